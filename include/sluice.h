@@ -1,0 +1,161 @@
+/* libsluice: the engine as a library. Open a model (its memory is planned first), submit requests of token
+ * ids, run steps, read tokens. The HTTP server and the command line are clients of this header; text and
+ * chat templates live above it (src/text, src/chat).
+ *
+ * Threads: sluice_submit, sluice_cancel, sluice_stats and everything named sluice_request_* may be called
+ * from any thread at any time and never wait for a step. sluice_step and sluice_wait belong to one thread,
+ * the engine's (sluice_start makes one). No call takes ownership of its arguments. */
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct sluice;
+struct sluice_request;
+struct model_file;
+
+/* --- opening ------------------------------------------------------------------------------------ */
+
+struct sluice_options {
+    int threads;           /* 0 = one a CPU */
+    const char *cpu_level; /* NULL = best, or "reference", "avx2", "avx512" */
+    int max_model_len;     /* tokens of prompt + answer; 0 = the model's own, or what fits if that is less */
+    int max_num_seqs;      /* requests in one step; 0 = 128, clamped with a warning to what fits */
+    int max_num_batched_tokens; /* token budget of a step; 0 = 2048 */
+    int long_prefill_threshold; /* cap of one prompt's tokens in a step that others share; 0 = none */
+    int block_size;             /* tokens a KV block; 0 = 16 */
+    size_t kv_cache_bytes;      /* 0 = from memory_utilization */
+    double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
+    const char *kv_dtype;       /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
+    /* Called while weights load: done and total bytes. May be NULL. */
+    void (*progress)(void *arg, size_t done, size_t total);
+    void *progress_arg;
+};
+
+/* What the memory plan decided, in bytes unless said. */
+struct sluice_plan {
+    size_t weights, kv_pool, state, scratch, logits, total, available;
+    size_t kv_bytes_per_token, state_bytes_per_seq;
+    int kv_blocks, block_size, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
+};
+
+/* Plans memory for the model in `file` and, if it fits, loads it. The file may be closed afterwards. On
+ * failure NULL and *e; nothing is loaded when the plan does not fit, and the message says the largest setting
+ * that would. */
+struct sluice *sluice_open(const struct model_file *file, const struct sluice_options *o, struct err *e);
+void sluice_close(struct sluice *s); /* stops the engine thread; outstanding requests end as aborted */
+const struct sluice_plan *sluice_plan(const struct sluice *s);
+
+struct sluice_info {
+    const char *arch, *backend;  /* "qwen2", "cpu/avx512" */
+    int n_layers, hidden, vocab; /* vocab = rows of logits: ids 0 … vocab-1 are valid */
+    int64_t n_params;
+};
+const struct sluice_info *sluice_info(const struct sluice *s);
+
+/* --- requests ------------------------------------------------------------------------------------ */
+
+struct sluice_bias {
+    int32_t id;
+    float bias;
+};
+
+struct sluice_sampling {
+    float temperature;                         /* < 1e-5 = greedy (top_k, top_p, min_p ignored) */
+    int top_k;                                 /* 0 = all */
+    float top_p, min_p;                        /* 1 and 0 = off */
+    float repetition_penalty;                  /* 1 = off; over prompt and answer */
+    float presence_penalty, frequency_penalty; /* 0 = off; over the answer */
+    uint64_t seed;                             /* the answer depends on (prompt, parameters, seed) alone */
+    const struct sluice_bias *logit_bias;      /* [n_logit_bias] */
+    int n_logit_bias;
+    const int32_t *allowed_ids; /* [n_allowed_ids]; none = all */
+    int n_allowed_ids;
+    const int32_t *stop_ids; /* [n_stop_ids]: end the answer, EOS among them unless ignored by the caller */
+    int n_stop_ids;
+    int min_tokens;        /* stop_ids are masked until so many tokens were made */
+    int max_tokens;        /* >= 1, or 0 to score the prompt only; clamped to what max_model_len leaves */
+    int n_logprobs;        /* -1 = none; k = the token's and the k most likely ones' log-probabilities */
+    int n_prompt_logprobs; /* the same for each prompt token from the second on */
+};
+/* Greedy, 16 tokens, nothing else. */
+void sluice_sampling_init(struct sluice_sampling *p);
+
+#define SLUICE_MAX_LOGPROBS 64
+
+enum sluice_finish {
+    SLUICE_RUNNING = 0, /* or waiting */
+    SLUICE_STOP,        /* the last token is one of stop_ids */
+    SLUICE_LENGTH,      /* max_tokens or max_model_len reached */
+    SLUICE_ABORTED,     /* cancelled, or the engine closed */
+    SLUICE_ERROR,       /* the engine failed: sluice_request_error says why */
+};
+
+struct sluice_prob {
+    int32_t id;
+    float logprob; /* raw log-softmax, before penalties and temperature */
+};
+
+/* Queues a request. prompt [n_prompt], 1 … max_model_len - 1 ids below vocab (n_prompt == max_model_len
+ * allowed with max_tokens 0). Refused at once, with the limit named, if it could never run: ids out of range,
+ * longer than the model's context or the whole KV pool. The handle is freed with sluice_request_free, at any
+ * time (a live one is cancelled). */
+struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, int n_prompt,
+                                     const struct sluice_sampling *p, struct err *e);
+/* The request leaves before the next step begins; its blocks are free then. */
+void sluice_cancel(struct sluice_request *r);
+void sluice_request_free(struct sluice_request *r);
+
+struct sluice_progress {
+    int n_tokens;              /* tokens made so far: entries of the arrays below that may be read */
+    enum sluice_finish finish; /* once not RUNNING, n_tokens is final */
+    int n_prompt_scored;       /* prompt positions whose log-probabilities may be read */
+    int cached_tokens;         /* prompt tokens found in the prefix cache */
+    double arrived, scheduled, first_token, last_token; /* clock_now() times; 0 = not yet */
+    int preemptions;
+};
+void sluice_request_progress(const struct sluice_request *r, struct sluice_progress *out);
+/* [n_tokens] ids; the pointer is stable, entries once published never change. */
+const int32_t *sluice_request_tokens(const struct sluice_request *r);
+/* Entry i: the token itself first, then the n_logprobs most likely ones, descending (ties: lower id first);
+ * `*rank` (may be NULL) is the token's rank, from 1. NULL when logprobs were not asked for. */
+const struct sluice_prob *sluice_request_logprobs(const struct sluice_request *r, int i, int *rank);
+/* The same for prompt position i >= 1: how likely prompt[i] was after prompt[0 … i-1]. */
+const struct sluice_prob *sluice_request_prompt_logprobs(const struct sluice_request *r, int i, int *rank);
+const char *sluice_request_error(const struct sluice_request *r);
+
+/* --- running ------------------------------------------------------------------------------------- */
+
+/* One step: admits, runs the batch, publishes tokens. Returns the number of tokens computed; 0 = nothing to
+ * do. */
+int sluice_step(struct sluice *s);
+/* Blocks until there is something to do, or `seconds` passed, or sluice_close or sluice_wake was called. */
+void sluice_wait(struct sluice *s, double seconds);
+/* Starts a thread that steps and waits until sluice_close. `notify` (may be NULL) is called on that thread
+ * after each step that published anything, and when a request ended: it must not block (write to an eventfd).
+ */
+int sluice_start(struct sluice *s, void (*notify)(void *arg), void *arg, struct err *e);
+
+struct sluice_stats {
+    int running, waiting;          /* requests */
+    int kv_blocks_used, kv_blocks; /* the pool */
+    uint64_t steps;
+    uint64_t prompt_tokens, generation_tokens, cached_tokens; /* since start */
+    uint64_t finished[5];                                     /* by enum sluice_finish */
+    uint64_t preemptions;
+    /* the ledger: totals since start, and the last step alone */
+    struct sluice_ledger {
+        uint64_t weight_bytes, kv_read_bytes, kv_write_bytes, state_bytes, flops;
+        uint64_t prompt_tokens, decode_tokens, seqs;
+        double seconds;
+    } total, last;
+    double
+        engine_heartbeat; /* clock_now() when the engine thread last came round; stale while busy = stalled */
+};
+void sluice_stats(struct sluice *s, struct sluice_stats *out);
+
+#endif

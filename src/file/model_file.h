@@ -1,0 +1,59 @@
+/* A model on disk, opened but not loaded: a GGUF file or a Hugging Face directory (config.json,
+ * model.safetensors or its shards, tokenizer.json …), mapped read-only. Everything in it is checked
+ * before anyone sees it: offsets, lengths, counts, types, UTF-8 of keys. No value read from a file is
+ * trusted to be in range by virtue of having been written by a converter. */
+#ifndef SLUICE_FILE_MODEL_FILE_H
+#define SLUICE_FILE_MODEL_FILE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "quant/dtype.h"
+
+#define TENSOR_MAX_DIMS 4
+
+struct tensor {
+    const char *name;               /* owned by the model_file */
+    enum dtype dtype;               /* a known type; it may be one that dtype_to_float cannot decode */
+    int n_dims;                     /* 0 (scalar) … TENSOR_MAX_DIMS */
+    int64_t shape[TENSOR_MAX_DIMS]; /* outermost first, as in PyTorch: a matrix is [rows out, columns in].
+                                       Unused entries are 1; every entry is at least 1. */
+    const void *data;               /* mapped bytes; not necessarily aligned */
+    size_t bytes;
+};
+
+enum model_file_kind { MODEL_FILE_GGUF, MODEL_FILE_HF };
+
+struct gguf; /* GGUF metadata: see file/gguf.h */
+
+struct model_file {
+    enum model_file_kind kind;
+    char *path;             /* as given */
+    struct tensor *tensors; /* [n_tensors], sorted by name, names unique */
+    int n_tensors;
+    struct gguf *gguf; /* GGUF only */
+    /* HF only; NULL where the directory has no such file */
+    json_t *config; /* config.json (always present) */
+    json_t *generation_config;
+    json_t *tokenizer;        /* tokenizer.json */
+    json_t *tokenizer_config; /* tokenizer_config.json */
+    char *chat_template;      /* chat_template.jinja, else tokenizer_config's chat_template (a named list: its
+                                 "default"), else GGUF's tokenizer.chat_template; NULL if none */
+    struct mapping *maps;     /* the mapped files, private to src/file */
+    int n_maps;
+};
+
+/* Opens `path`: a .gguf file (recognised by its magic), or a directory. Split GGUFs (…-00001-of-0000N.gguf)
+ * open all their parts. NULL and *e (file, tensor or key named) on failure. Reads headers only. */
+struct model_file *model_file_open(const char *path, struct err *e);
+void model_file_close(struct model_file *f);
+
+/* NULL if there is none of that name. O(log n). */
+const struct tensor *model_file_tensor(const struct model_file *f, const char *name);
+
+/* Tells the system that the tensor's pages were copied out and need not stay resident. */
+void model_file_drop(const struct model_file *f, const struct tensor *t);
+
+#endif
