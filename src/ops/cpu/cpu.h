@@ -1,0 +1,71 @@
+/* The CPU back end, private part. Each level is one table of operations over the same struct cpu:
+ * reference.c and reference_seq.c are the definition in plain C; kernels/ holds the fast path, one source
+ * built once for each instruction set. Memory, threads and the choice of level are shared (cpu.c). */
+#ifndef SLUICE_OPS_CPU_CPU_H
+#define SLUICE_OPS_CPU_CPU_H
+
+#include "base/pool.h"
+#include "ops/ops.h"
+
+struct cpu {
+    struct backend base; /* first: a struct backend * of this back end is a struct cpu * */
+    struct pool *pool;
+    int max_tokens; /* what backend_reserve was asked for */
+    int64_t max_cols;
+    void
+        *scratch; /* ops->scratch_bytes(max_tokens, max_cols) bytes, 64-byte aligned; laid out by the level */
+    size_t scratch_bytes;
+};
+
+static inline struct cpu *cpu_of(struct backend *b)
+{
+    return (struct cpu *)b;
+}
+
+/* Operations shared by all levels (cpu.c). */
+void cpu_destroy(struct backend *b);
+void *cpu_alloc(struct backend *b, size_t bytes, struct err *e);
+void cpu_release(struct backend *b, void *p, size_t bytes);
+void cpu_write(struct backend *b, void *dst, const void *src, size_t bytes);
+void cpu_read(struct backend *b, void *dst, const void *src, size_t bytes);
+int cpu_reserve(struct backend *b, int max_tokens, int64_t max_cols, struct err *e);
+void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out);
+void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, int group, int c0, int w,
+               float *out);
+void cpu_kv_write(struct backend *b, struct kv_cache *c, int layer, const float *k, const float *v,
+                  const struct batch *batch);
+
+/* 0 if src is a matrix that a level can take (decodable type, whole blocks, a size that fits in memory, rows
+ * in range); else -1 and *e. */
+int cpu_check_source(const struct mat_source *src, struct err *e);
+
+/* Counts one stream of w for n_tokens tokens. Rows gathered by embed are not a stream and not counted. */
+void cpu_count_matmul(struct backend *b, const struct mat *w, int n_tokens);
+
+/* Bytes of one KV value; elements from the start of kv->data to position 0 of `block`, head `head`: the
+ * head's slots follow one another, head_dim elements each. which: 0 for keys, 1 for values. */
+static inline size_t kv_value_bytes(const struct kv_cache *c)
+{
+    return c->dtype == DT_F32 ? 4 : 2;
+}
+
+static inline size_t kv_offset(const struct kv_cache *c, int32_t block, int layer, int which, int head)
+{
+    size_t plane =
+        (((size_t)block * (size_t)c->n_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)c->n_kv_heads +
+        (size_t)head;
+    return plane * (size_t)c->block_size * (size_t)c->head_dim;
+}
+
+/* First position that the token at `position` sees. */
+static inline int attention_first(const struct attention *a, int position)
+{
+    return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
+}
+
+extern const struct backend_ops cpu_ops_reference;
+#if defined(__x86_64__)
+extern const struct backend_ops cpu_ops_avx2, cpu_ops_avx512;
+#endif
+
+#endif

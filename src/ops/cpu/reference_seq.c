@@ -1,0 +1,180 @@
+/* The reference level's operations with a memory: attention over the paged KV cache, the causal convolution
+ * and the gated delta net over their state slots. All go through the past in order of position, so a
+ * sequence's results do not depend on how its tokens were cut into batches. */
+#include "ops/cpu/reference.h"
+
+#include <math.h>
+#include <string.h>
+
+struct attention_job {
+    const struct kv_cache *c;
+    const struct attention *a;
+    const struct batch *batch;
+};
+
+static float kv_value(const struct kv_cache *c, size_t at)
+{
+    if (c->dtype == DT_F32)
+        return ((const float *)c->data)[at];
+    uint16_t v = ((const uint16_t *)c->data)[at];
+    return c->dtype == DT_F16 ? half_to_float(v) : bf16_to_float(v);
+}
+
+/* One token, one head: out = Σ softmax(scale q·k_p) v_p. The running maximum m keeps exp in range; when it
+ * grows, what was summed so far shrinks by exp(old m - new m). */
+static void attend(const struct attention_job *j, const struct seq_slice *seq, int token, int head)
+{
+    const struct kv_cache *c = j->c;
+    int dim = c->head_dim, kv_head = head / (j->a->n_heads / c->n_kv_heads);
+    const float *q = j->a->q + ((size_t)token * (size_t)j->a->n_heads + (size_t)head) * (size_t)dim;
+    float *out = j->a->out + ((size_t)token * (size_t)j->a->n_heads + (size_t)head) * (size_t)dim;
+    float m = -INFINITY, sum = 0;
+    memset(out, 0, (size_t)dim * sizeof *out);
+    int last = j->batch->positions[token];
+    for (int p = attention_first(j->a, last); p <= last; p++) {
+        int32_t block = seq->kv_blocks[p / c->block_size];
+        size_t slot = (size_t)(p % c->block_size) * (size_t)dim;
+        size_t k = kv_offset(c, block, j->a->layer, 0, kv_head) + slot;
+        size_t v = kv_offset(c, block, j->a->layer, 1, kv_head) + slot;
+        float score = 0;
+        for (int i = 0; i < dim; i++)
+            score += q[i] * kv_value(c, k + (size_t)i);
+        score *= j->a->scale;
+        if (score > m) {
+            float shrink = expf(m - score);
+            sum *= shrink;
+            for (int i = 0; i < dim; i++)
+                out[i] *= shrink;
+            m = score;
+        }
+        float weight = expf(score - m);
+        sum += weight;
+        for (int i = 0; i < dim; i++)
+            out[i] += weight * kv_value(c, v + (size_t)i);
+    }
+    for (int i = 0; i < dim; i++)
+        out[i] /= sum;
+}
+
+/* Items are (token, head). */
+static void attention_items(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const struct attention_job *j = arg;
+    const struct seq_slice *seq = j->batch->seqs;
+    for (int64_t item = begin; item < end; item++) {
+        int token = (int)(item / j->a->n_heads), head = (int)(item % j->a->n_heads);
+        while (token >= seq->first + seq->count)
+            seq++;
+        attend(j, seq, token, head);
+    }
+}
+
+void ref_attention(struct backend *b, const struct kv_cache *c, const struct attention *a,
+                   const struct batch *batch)
+{
+    struct attention_job j = {c, a, batch};
+    for (int t = 0; t < batch->n_tokens; t++) {
+        uint64_t seen = (uint64_t)(batch->positions[t] - attention_first(a, batch->positions[t]) + 1) *
+                        (uint64_t)c->head_dim;
+        b->count.flops += 4 * seen * (uint64_t)a->n_heads;
+        b->count.kv_read_bytes += 2 * seen * (uint64_t)a->n_heads * kv_value_bytes(c);
+    }
+    pool_run(cpu_of(b)->pool, attention_items, &j, (int64_t)batch->n_tokens * a->n_heads, 1);
+}
+
+void ref_conv1d(struct backend *b, const struct conv1d *c, const struct batch *batch)
+{
+    size_t n = (size_t)c->channels;
+    int past = c->kernel - 1;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        const struct seq_slice *seq = &batch->seqs[s];
+        float *state = c->state + (size_t)seq->state_slot * c->state_stride;
+        for (int t = seq->first; t < seq->first + seq->count; t++) {
+            const float *x = c->x + (size_t)t * n;
+            if (batch->positions[t] == 0)
+                memset(state, 0, (size_t)past * n * sizeof *state);
+            for (size_t ch = 0; ch < n; ch++) {
+                const float *w = c->weight + ch * (size_t)c->kernel;
+                float y = 0;
+                for (int i = 0; i < past; i++)
+                    y += w[i] * state[(size_t)i * n + ch];
+                y += w[past] * x[ch];
+                c->out[(size_t)t * n + ch] = y / (1.0f + expf(-y));
+            }
+            if (past > 0) {
+                memmove(state, state + n, (size_t)(past - 1) * n * sizeof *state);
+                memcpy(state + (size_t)(past - 1) * n, x, n * sizeof *state);
+            }
+        }
+        b->count.state_bytes += 2 * (uint64_t)past * n * sizeof *state;
+    }
+}
+
+struct delta_job {
+    const struct delta_net *d;
+    const struct batch *batch;
+};
+
+/* One token of one value head. S [k_dim, v_dim]. */
+static void delta_token(const struct delta_net *d, float *S, int token, int head)
+{
+    int kd = d->k_dim, vd = d->v_dim;
+    int k_head = d->tiled ? head % d->n_k_heads : head / (d->n_v_heads / d->n_k_heads);
+    const float *row = d->qkv + (size_t)token * (size_t)(2 * d->n_k_heads * kd + d->n_v_heads * vd);
+    const float *q = row + (size_t)k_head * (size_t)kd;
+    const float *k = q + (size_t)d->n_k_heads * (size_t)kd;
+    const float *v = row + (size_t)(2 * d->n_k_heads) * (size_t)kd + (size_t)head * (size_t)vd;
+    size_t at = (size_t)token * (size_t)d->n_v_heads + (size_t)head;
+    float *out = d->out + at * (size_t)vd;
+
+    float q_inv = 1.0f / sqrtf(ref_dot(q, q, kd) + d->eps) / sqrtf((float)kd);
+    float k_inv = 1.0f / sqrtf(ref_dot(k, k, kd) + d->eps);
+    float beta = 1.0f / (1.0f + expf(-d->b[at]));
+    float dt = d->a[at] + d->dt_bias[head];
+    float softplus = dt > 20.0f ? dt : log1pf(expf(dt));
+    float decay = expf(d->neg_exp_a[head] * softplus);
+
+    for (int i = 0; i < kd; i++)
+        for (int c = 0; c < vd; c++)
+            S[i * vd + c] *= decay;
+    for (int c = 0; c < vd; c++) {
+        float recalled = 0;
+        for (int i = 0; i < kd; i++)
+            recalled += S[i * vd + c] * (k[i] * k_inv);
+        float delta = beta * (v[c] - recalled);
+        float o = 0;
+        for (int i = 0; i < kd; i++) {
+            S[i * vd + c] += k[i] * k_inv * delta;
+            o += S[i * vd + c] * (q[i] * q_inv);
+        }
+        out[c] = o;
+    }
+}
+
+/* Items are (sequence, value head). */
+static void delta_items(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const struct delta_job *j = arg;
+    const struct delta_net *d = j->d;
+    size_t size = (size_t)d->k_dim * (size_t)d->v_dim;
+    for (int64_t item = begin; item < end; item++) {
+        const struct seq_slice *seq = &j->batch->seqs[item / d->n_v_heads];
+        int head = (int)(item % d->n_v_heads);
+        float *S = d->state + (size_t)seq->state_slot * d->state_stride + (size_t)head * size;
+        for (int t = seq->first; t < seq->first + seq->count; t++) {
+            if (j->batch->positions[t] == 0)
+                memset(S, 0, size * sizeof *S);
+            delta_token(d, S, t, head);
+        }
+    }
+}
+
+void ref_delta_net(struct backend *b, const struct delta_net *d, const struct batch *batch)
+{
+    struct delta_job j = {d, batch};
+    uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
+    b->count.state_bytes += 2 * values * sizeof(float) * (uint64_t)batch->n_seqs;
+    pool_run(cpu_of(b)->pool, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, 1);
+}
