@@ -41,7 +41,8 @@ enum dtype {
     DT_TQ2_0 = 35,
     DT_MXFP4 = 39,
     DT_NVFP4 = 40,
-    DT_COUNT = 41,
+    DT_Q1_0 = 41,
+    DT_COUNT = 42,
 };
 
 struct dtype_info {
