@@ -1,0 +1,203 @@
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+/* The tensor's name in the file's world, in buf; NULL if that world has none. */
+static const char *full_name(const struct weights *w, struct weight_name name, char *buf, size_t n)
+{
+    bool hf = w->m->file->kind == MODEL_FILE_HF;
+    const char *pattern = hf ? name.hf : name.gguf;
+    if (!pattern)
+        return NULL;
+    char part[200];
+    const char *d = strstr(pattern, "%d");
+    if (d && name.layer >= 0)
+        snprintf(part, sizeof part, "%.*s%d%s", (int)(d - pattern), pattern, name.layer, d + 2);
+    else
+        snprintf(part, sizeof part, "%s", pattern);
+    if (hf && strncmp(part, "model.", 6) == 0)
+        snprintf(buf, n, "%s%s", w->hf_prefix, part + 6);
+    else
+        snprintf(buf, n, "%s", part);
+    return buf;
+}
+
+static void mark_used(struct weights *w, const struct tensor *t)
+{
+    if (w->n_used == w->cap_used) {
+        w->cap_used = w->cap_used ? 2 * w->cap_used : 256;
+        w->used = mem_realloc(w->used, (size_t)w->cap_used, sizeof *w->used);
+    }
+    w->used[w->n_used++] = t;
+}
+
+/* Finds the tensor: 0 found, 1 optional and absent, -1 error. */
+static int find(struct weights *w, struct weight_name name, int flags, const struct tensor **out,
+                struct err *e)
+{
+    char buf[300];
+    const char *full = full_name(w, name, buf, sizeof buf);
+    *out = full ? model_file_tensor(w->m->file, full) : NULL;
+    if (*out) {
+        mark_used(w, *out);
+        return 0;
+    }
+    if (flags & WEIGHT_OPTIONAL)
+        return 1;
+    return err_set(e, ERR_NOT_FOUND, "%s: tensor \"%s\" is missing", w->m->file->path, full ? full : "?");
+}
+
+static int64_t element_count(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+static void describe_shape(const struct tensor *t, char *buf, size_t n)
+{
+    size_t at = (size_t)snprintf(buf, n, "[");
+    for (int i = 0; i < t->n_dims && at < n; i++)
+        at += (size_t)snprintf(buf + at, n - at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    if (at < n)
+        snprintf(buf + at, n - at, "]");
+}
+
+static void account(struct weights *w, size_t bytes, int64_t params)
+{
+    if (!w->load) {
+        w->m->weight_bytes += bytes;
+        w->m->n_params += params;
+        return;
+    }
+    w->done += bytes;
+    if (w->progress)
+        w->progress(w->progress_arg, w->done, w->total);
+}
+
+int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t rows, int64_t cols,
+                const int32_t *row_map, struct mat **out, struct err *e)
+{
+    struct model *m = w->m;
+    const struct tensor *t;
+    int rc = find(w, name, flags, &t, e);
+    if (rc)
+        return rc < 0 ? -1 : 0;
+    if (t->n_dims != 2 || t->shape[0] != rows || t->shape[1] != cols) {
+        char shape[120];
+        describe_shape(t, shape, sizeof shape);
+        return err_set(e, ERR_INVALID,
+                       "%s: tensor \"%s\" has shape %s, but the configuration asks for [%lld, %lld]",
+                       m->file->path, t->name, shape, (long long)rows, (long long)cols);
+    }
+    if (!m->b->ops->mat_supported(t->dtype))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor \"%s\" has type %s, which this build cannot compute with", m->file->path,
+                       t->name, dtype_info(t->dtype)->name);
+    size_t bytes = m->b->ops->mat_bytes(t->dtype, rows, cols);
+    if (w->load) {
+        struct mat_source src = {t->dtype, rows, cols, t->data, row_map};
+        *out = m->b->ops->mat_create(m->b, &src, e);
+        if (!*out)
+            return err_prefix(e, "%s: tensor \"%s\"", m->file->path, t->name);
+        if (m->n_mats == m->cap_mats) {
+            m->cap_mats = m->cap_mats ? 2 * m->cap_mats : 256;
+            m->mats = mem_realloc(m->mats, (size_t)m->cap_mats, sizeof *m->mats);
+        }
+        m->mats[m->n_mats++] = (struct owned_mat){*out, mem_strdup(t->name), !(flags & WEIGHT_LOOKUP)};
+        if (!(flags & WEIGHT_LOOKUP))
+            m->stream_bytes += (*out)->bytes;
+        model_file_drop(m->file, t); /* never two copies in memory */
+    }
+    account(w, bytes, rows * cols);
+    return 0;
+}
+
+/* Decodes the whole small tensor into out [n]. */
+static int decode(struct weights *w, const struct tensor *t, int64_t n, float *out, struct err *e)
+{
+    if (element_count(t) != n) {
+        char shape[120];
+        describe_shape(t, shape, sizeof shape);
+        return err_set(e, ERR_INVALID,
+                       "%s: tensor \"%s\" has shape %s, but the configuration asks for %lld elements",
+                       w->m->file->path, t->name, shape, (long long)n);
+    }
+    if (!dtype_info(t->dtype)->decodable || n % dtype_info(t->dtype)->block)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" has type %s, which cannot be read here",
+                       w->m->file->path, t->name, dtype_info(t->dtype)->name);
+    dtype_to_float(t->dtype, t->data, out, n);
+    return 0;
+}
+
+int weights_vec(struct weights *w, struct weight_name name, int flags, int64_t n, float plus,
+                const int32_t *row_map, float **out, struct err *e)
+{
+    struct model *m = w->m;
+    const struct tensor *t;
+    int rc = find(w, name, flags, &t, e);
+    if (rc)
+        return rc < 0 ? -1 : 0;
+    float *raw = mem_alloc((size_t)n * sizeof *raw), *host = mem_alloc((size_t)n * sizeof *host);
+    rc = decode(w, t, n, raw, e);
+    if (rc == 0 && w->load) {
+        for (int64_t i = 0; i < n; i++)
+            host[i] = raw[row_map ? row_map[i] : i] + plus;
+        *out = model_buffer(m, (size_t)n * sizeof(float), e);
+        if (*out)
+            m->b->ops->write(m->b, *out, host, (size_t)n * sizeof(float));
+        else
+            rc = -1;
+    }
+    free(raw);
+    free(host);
+    if (rc == 0)
+        account(w, (size_t)n * sizeof(float), n);
+    return rc;
+}
+
+int weights_host(struct weights *w, struct weight_name name, int flags, int64_t n, float *out, struct err *e)
+{
+    const struct tensor *t;
+    int rc = find(w, name, flags, &t, e);
+    return rc ? rc : decode(w, t, n, out, e);
+}
+
+bool weights_has(const struct weights *w, struct weight_name name)
+{
+    char buf[300];
+    const char *full = full_name(w, name, buf, sizeof buf);
+    return full && model_file_tensor(w->m->file, full);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct tensor *x = *(const struct tensor *const *)a, *y = *(const struct tensor *const *)b;
+    return (x > y) - (x < y);
+}
+
+void weights_warn_unused(const struct weights *w, const char *const *ignored)
+{
+    const struct model_file *f = w->m->file;
+    const char *first = NULL;
+    int count = 0;
+    qsort(w->used, (size_t)w->n_used, sizeof *w->used, by_address);
+    for (int i = 0; i < f->n_tensors; i++) {
+        const struct tensor *t = &f->tensors[i];
+        bool skip = bsearch(&t, w->used, (size_t)w->n_used, sizeof *w->used, by_address) != NULL;
+        for (int k = 0; ignored && ignored[k]; k++)
+            skip |= strncmp(t->name, ignored[k], strlen(ignored[k])) == 0;
+        if (!skip && count++ == 0)
+            first = t->name;
+    }
+    if (count)
+        log_warn("%s: %d tensor%s this architecture does not use, \"%s\" among them: is it the model it says "
+                 "it is?",
+                 f->path, count, count == 1 ? "" : "s", first);
+}
