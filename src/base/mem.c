@@ -90,6 +90,20 @@ size_t mem_total(void)
     return v1 < ram ? v1 : ram;
 }
 
+size_t mem_available(void)
+{
+    char line[200];
+    unsigned long long kib;
+    size_t found = SIZE_MAX;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            found = (size_t)kib * 1024;
+    if (f)
+        fclose(f);
+    return found;
+}
+
 size_t mem_resident(void)
 {
     unsigned long long size, resident;

@@ -20,6 +20,8 @@ void mem_unmap(void *p, size_t bytes);
 
 /* Bytes of memory this process may use: the smaller of RAM and the cgroup's limit. */
 size_t mem_total(void);
+/* Bytes that could be had now without swapping (the kernel's MemAvailable); SIZE_MAX if it does not say. */
+size_t mem_available(void);
 /* Resident set size of this process in bytes. */
 size_t mem_resident(void);
 

@@ -1,0 +1,163 @@
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "engine/plan.h"
+
+struct engine {
+    struct backend *b;
+    struct model *m;
+    struct sluice_plan plan;
+    struct sluice_info info;
+    struct kv_cache kv;
+    size_t kv_bytes, state_bytes, logits_bytes;
+    float *state;    /* back end [max_num_seqs, state_floats] or NULL */
+    float *logits;   /* back end [max_logits, vocab] */
+    float *host_row; /* [vocab] one row of logits on the host */
+    struct sample_scratch scratch;
+};
+
+static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
+{
+    const struct model_config *c = model_config(en->m);
+    const struct sluice_plan *p = &en->plan;
+    int rows = plan_max_logits(p);
+    en->kv = (struct kv_cache){.dtype = kv_dtype,
+                               .n_layers = c->n_kv_layers,
+                               .n_blocks = p->kv_blocks,
+                               .block_size = p->block_size,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim};
+    en->kv_bytes = p->kv_pool;
+    en->kv.data = en->b->ops->alloc(en->b, en->kv_bytes, e);
+    en->logits_bytes = (size_t)rows * (size_t)c->vocab * sizeof(float);
+    en->logits = en->kv.data ? en->b->ops->alloc(en->b, en->logits_bytes, e) : NULL;
+    if (!en->logits)
+        return -1;
+    en->state_bytes = p->state;
+    if (en->state_bytes && !(en->state = en->b->ops->alloc(en->b, en->state_bytes, e)))
+        return -1;
+    en->host_row = mem_zalloc((size_t)c->vocab, sizeof(float));
+    sample_scratch_init(&en->scratch, c->vocab);
+    return model_reserve(en->m, p->max_num_batched_tokens, rows, e);
+}
+
+struct engine *engine_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
+{
+    struct engine *en = mem_zalloc(1, sizeof *en);
+    int threads = o->threads ? o->threads : pool_cpu_count();
+    enum dtype kv_dtype = DT_F16;
+    en->b = backend_cpu(o->cpu_level, threads, e);
+    if (!en->b)
+        goto fail;
+    en->m = model_open(file, en->b, e);
+    if (!en->m)
+        goto fail;
+    if (plan_make(en->m, o, threads, &en->plan, &kv_dtype, e) ||
+        model_load(en->m, o->progress, o->progress_arg, e) || allocate(en, kv_dtype, e))
+        goto fail;
+    const struct model_config *c = model_config(en->m);
+    en->info = (struct sluice_info){.arch = model_arch(en->m),
+                                    .backend = en->b->ops->name,
+                                    .n_layers = c->n_layers,
+                                    .hidden = c->hidden,
+                                    .vocab = c->vocab,
+                                    .n_params = model_params(en->m)};
+    return en;
+fail:
+    engine_free(en);
+    return NULL;
+}
+
+void engine_free(struct engine *en)
+{
+    if (!en)
+        return;
+    if (en->b) {
+        en->b->ops->release(en->b, en->kv.data, en->kv_bytes);
+        en->b->ops->release(en->b, en->logits, en->logits_bytes);
+        en->b->ops->release(en->b, en->state, en->state_bytes);
+    }
+    sample_scratch_free(&en->scratch);
+    free(en->host_row);
+    model_free(en->m);
+    if (en->b)
+        en->b->ops->destroy(en->b);
+    free(en);
+}
+
+/* One row of logits: log-probabilities are raw, so they are taken before the sampler bends the row; but which
+ * token they are for may only be known after, so the row is read twice from the back end. */
+static void finish_row(struct engine *en, int row, struct row_job *job)
+{
+    int vocab = en->info.vocab;
+    size_t bytes = (size_t)vocab * sizeof(float);
+    const float *src = en->logits + (size_t)row * (size_t)vocab;
+    if (job->sampler) {
+        en->b->ops->read(en->b, en->host_row, src, bytes);
+        job->token = sampler_pick(job->sampler, en->host_row, job->index, &en->scratch);
+        sampler_accept(job->sampler, job->token);
+    }
+    if (job->n_probs >= 0) {
+        en->b->ops->read(en->b, en->host_row, src, bytes);
+        sample_logprobs(en->host_row, vocab, job->token, job->n_probs, job->probs, job->rank);
+    }
+}
+
+void engine_step(struct engine *en, const struct batch *batch, struct row_job *rows,
+                 struct sluice_ledger *ledger)
+{
+    double start = clock_now();
+    en->b->count = (struct op_counts){0};
+    struct step s = {.batch = batch, .kv = &en->kv, .state = en->state, .logits = en->logits};
+    model_step(en->m, &s);
+    for (int i = 0; i < batch->n_logits; i++)
+        finish_row(en, i, &rows[i]);
+    const struct op_counts *n = &en->b->count;
+    ledger->weight_bytes += n->weight_bytes;
+    ledger->kv_read_bytes += n->kv_read_bytes;
+    ledger->kv_write_bytes += n->kv_write_bytes;
+    ledger->state_bytes += n->state_bytes;
+    ledger->flops += n->flops;
+    ledger->seqs += (uint64_t)batch->n_seqs;
+    ledger->seconds += clock_now() - start;
+}
+
+const struct sluice_plan *engine_plan(const struct engine *en)
+{
+    return &en->plan;
+}
+
+const struct sluice_info *engine_info(const struct engine *en)
+{
+    return &en->info;
+}
+
+int engine_max_logits(const struct engine *en)
+{
+    return plan_max_logits(&en->plan);
+}
+
+struct model *engine_model(struct engine *en)
+{
+    return en->m;
+}
+
+struct backend *engine_backend(struct engine *en)
+{
+    return en->b;
+}
+
+struct kv_cache *engine_kv(struct engine *en)
+{
+    return &en->kv;
+}
+
+float *engine_state(struct engine *en)
+{
+    return en->state;
+}

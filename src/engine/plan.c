@@ -1,0 +1,158 @@
+#include "engine/plan.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "sample/sampler.h"
+
+/* Rows of logits beyond one a sequence: what prompt scoring (echo with logprobs) may use in a step. */
+enum { SCORING_ROWS = 64 };
+
+int plan_max_logits(const struct sluice_plan *plan)
+{
+    return plan->max_num_seqs + SCORING_ROWS;
+}
+
+static int parse_kv_dtype(const char *name, enum dtype *out, struct err *e)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } known[] = {{"auto", DT_F16},      {"fp16", DT_F16}, {"float16", DT_F16}, {"bf16", DT_BF16},
+                 {"bfloat16", DT_BF16}, {"fp32", DT_F32}, {"float32", DT_F32}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (!name || strcmp(name, known[i].name) == 0)
+            return *out = known[i].dtype, 0;
+    return err_set(e, ERR_UNSUPPORTED, "KV cache type \"%s\" is not known: use auto, fp16, bf16 or fp32",
+                   name);
+}
+
+static int check_range(const char *what, long long v, long long min, long long max, struct err *e)
+{
+    if (v < min || v > max)
+        return err_set(e, ERR_INVALID, "%s is %lld, outside %lld … %lld", what, v, min, max);
+    return 0;
+}
+
+static double gib(size_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+/* Bytes that do not depend on the KV pool, for a given number of sequences. */
+static void fixed_parts(const struct model *m, struct sluice_plan *p)
+{
+    const struct model_config *c = model_config(m);
+    size_t rows = (size_t)plan_max_logits(p);
+    p->weights = model_weight_bytes(m);
+    p->scratch = model_scratch_bytes(m, p->max_num_batched_tokens, plan_max_logits(p)) +
+                 sample_scratch_bytes(c->vocab);
+    p->logits = rows * (size_t)c->vocab * sizeof(float);
+    p->state_bytes_per_seq = c->state_floats * sizeof(float);
+    p->state = p->state_bytes_per_seq * (size_t)p->max_num_seqs;
+}
+
+static int refuse(const struct model *m, const struct sluice_plan *p, size_t need, struct err *e)
+{
+    struct sluice_plan least = *p;
+    least.max_num_seqs = 1;
+    fixed_parts(m, &least);
+    size_t smallest = least.weights + least.scratch + least.logits + least.state +
+                      p->kv_bytes_per_token * (size_t)p->block_size;
+    if (smallest > p->available)
+        return err_set(
+            e, ERR_NO_MEMORY,
+            "the model needs at least %.2f GiB (weights %.2f GiB) and this machine grants %.2f GiB: use a "
+            "smaller model or fewer bits a weight, raise --memory-utilization, or lower "
+            "--max-num-batched-tokens (now %d)",
+            gib(smallest), gib(p->weights), gib(p->available), p->max_num_batched_tokens);
+    size_t left = p->available - (smallest - p->kv_bytes_per_token * (size_t)p->block_size);
+    size_t tokens = p->kv_bytes_per_token ? left / p->kv_bytes_per_token : 0;
+    return err_set(
+        e, ERR_NO_MEMORY,
+        "the plan needs %.2f GiB (weights %.2f, KV %.2f, state %.2f, scratch %.2f, logits %.2f) and this "
+        "machine grants %.2f GiB; with --max-num-seqs 1 the largest --max-model-len that fits is %zu",
+        gib(need), gib(p->weights), gib(p->kv_pool), gib(p->state), gib(p->scratch), gib(p->logits),
+        gib(p->available), tokens / (size_t)p->block_size * (size_t)p->block_size);
+}
+
+int plan_make(const struct model *m, const struct sluice_options *o, int threads, struct sluice_plan *plan,
+              enum dtype *kv_dtype, struct err *e)
+{
+    const struct model_config *c = model_config(m);
+    double share = o->memory_utilization > 0 ? o->memory_utilization : 0.9;
+    struct sluice_plan p = {
+        .threads = threads,
+        .block_size = o->block_size ? o->block_size : 16,
+        .max_num_seqs = o->max_num_seqs ? o->max_num_seqs : 128,
+        .max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : 2048,
+        .max_model_len = o->max_model_len ? o->max_model_len : c->max_positions,
+    };
+    if (parse_kv_dtype(o->kv_dtype, kv_dtype, e) || check_range("block size", p.block_size, 1, 1024, e) ||
+        check_range("max_num_seqs", p.max_num_seqs, 1, 16384, e) ||
+        check_range("max_num_batched_tokens", p.max_num_batched_tokens, 1, 1 << 20, e) ||
+        check_range("max_model_len", p.max_model_len, 1, 1 << 27, e))
+        return -1;
+    if (share > 1)
+        return err_set(e, ERR_INVALID, "memory utilization %g is above 1", share);
+    if (p.max_model_len > c->max_positions)
+        return err_set(e, ERR_INVALID, "max_model_len %d is longer than the model's context of %d",
+                       p.max_model_len, c->max_positions);
+    if (p.max_num_seqs > p.max_num_batched_tokens) {
+        log_warn(
+            "max_num_seqs %d is clamped to max_num_batched_tokens %d: a step gives each sequence a token",
+            p.max_num_seqs, p.max_num_batched_tokens);
+        p.max_num_seqs = p.max_num_batched_tokens;
+    }
+    p.kv_bytes_per_token = 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim *
+                           (size_t)dtype_info(*kv_dtype)->bytes;
+    size_t block = p.kv_bytes_per_token * (size_t)p.block_size;
+    size_t blocks_per_seq = ((size_t)p.max_model_len + (size_t)p.block_size - 1) / (size_t)p.block_size;
+
+    p.available = (size_t)(share * (double)mem_total());
+    size_t free_now = mem_available();
+    if (free_now < p.available) {
+        log_debug("%.2f GiB of memory are free now, less than the granted %.2f GiB", gib(free_now),
+                  gib(p.available));
+        p.available = free_now;
+    }
+
+    /* The state pool and the logits grow with max_num_seqs: clamp it rather than refuse, as long as one
+     * sequence fits. */
+    int asked = p.max_num_seqs;
+    fixed_parts(m, &p);
+    while (p.max_num_seqs > 1 && p.weights + p.scratch + p.logits + p.state + 2 * block > p.available) {
+        p.max_num_seqs /= 2;
+        fixed_parts(m, &p);
+    }
+    if (p.max_num_seqs < asked)
+        log_warn("max_num_seqs is clamped from %d to %d: that is what state and logits leave room for", asked,
+                 p.max_num_seqs);
+
+    size_t fixed = p.weights + p.scratch + p.logits + p.state;
+    size_t wanted =
+        blocks_per_seq * (size_t)p.max_num_seqs * block; /* every sequence at full length: never more */
+    if (o->kv_cache_bytes)
+        p.kv_pool = o->kv_cache_bytes / block * block;
+    else
+        p.kv_pool = fixed < p.available ? (p.available - fixed) / block * block : 0;
+    if (p.kv_pool > wanted)
+        p.kv_pool = wanted;
+    p.kv_blocks = p.kv_pool / block > INT32_MAX ? INT32_MAX : (int)(p.kv_pool / block);
+    p.total = fixed + p.kv_pool;
+    if (p.kv_blocks < 1 && o->kv_cache_bytes)
+        return err_set(e, ERR_INVALID, "kv_cache_bytes %zu is less than one block of %zu bytes",
+                       o->kv_cache_bytes, block);
+    if (p.kv_blocks < 1 || p.total > p.available)
+        return refuse(m, &p, fixed + (p.kv_pool ? p.kv_pool : block), e);
+    int64_t pool_tokens = (int64_t)p.kv_blocks * p.block_size;
+    if (pool_tokens < p.max_model_len) {
+        if (o->max_model_len && !o->kv_cache_bytes)
+            return refuse(m, &p, fixed + blocks_per_seq * block, e);
+        log_warn("max_model_len is %d, but the KV pool holds %lld tokens: longer requests are refused",
+                 p.max_model_len, (long long)pool_tokens);
+    }
+    *plan = p;
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* Choosing the next token from a row of logits. One sampler a request, made at submission: afterwards it
+ * allocates nothing.
+ *
+ * The answer depends on (prompt, parameters, seed) alone: the random number of answer token i is a hash of
+ * (seed, i), so preemption, company and thread counts cannot move it. */
+#ifndef SLUICE_SAMPLE_SAMPLER_H
+#define SLUICE_SAMPLE_SAMPLER_H
+
+#include <stdint.h>
+
+#include "sluice.h"
+
+struct sampler;
+
+/* Scratch that one thread uses for any number of samplers over the same vocabulary. */
+struct sample_scratch {
+    struct sluice_prob *cand; /* [vocab] */
+    int vocab;
+};
+void sample_scratch_init(struct sample_scratch *s, int vocab);
+void sample_scratch_free(struct sample_scratch *s);
+size_t sample_scratch_bytes(int vocab);
+
+/* Copies what it needs of *p. prompt [n_prompt] feeds the repetition penalty. Ids in p are below vocab
+ * (checked by the caller). */
+struct sampler *sampler_create(const struct sluice_sampling *p, int vocab, const int32_t *prompt,
+                               int n_prompt);
+void sampler_free(struct sampler *s);
+
+/* Picks the token of answer position `index` (0 = first). logits [vocab] are changed: biases, masks,
+ * penalties. If every token is masked or not a number, the result is the lowest allowed id. */
+int32_t sampler_pick(struct sampler *s, float *logits, int index, struct sample_scratch *scratch);
+/* Records the picked token for the penalties. */
+void sampler_accept(struct sampler *s, int32_t token);
+
+/* Raw log-probabilities of one row: out[0] = `token`, out[1 … k] = the k most likely, descending (ties: lower
+ * id first); *rank = the token's, from 1. k <= SLUICE_MAX_LOGPROBS. logits [vocab] are only read: call before
+ * sampler_pick. */
+void sample_logprobs(const float *logits, int vocab, int32_t token, int k, struct sluice_prob *out,
+                     int *rank);
+/* The same when the token is known only later: the log of the softmax's denominator, so that logprob(id) =
+ * logits[id] - result. */
+double sample_log_sum(const float *logits, int vocab);
+
+#endif
