@@ -133,7 +133,7 @@ const char *sluice_request_error(const struct sluice_request *r);
 /* One step: admits, runs the batch, publishes tokens. Returns the number of tokens computed; 0 = nothing to
  * do. */
 int sluice_step(struct sluice *s);
-/* Blocks until there is something to do, or `seconds` passed, or sluice_close or sluice_wake was called. */
+/* Blocks until there is something to do, or `seconds` passed, or sluice_close was called. */
 void sluice_wait(struct sluice *s, double seconds);
 /* Starts a thread that steps and waits until sluice_close. `notify` (may be NULL) is called on that thread
  * after each step that published anything, and when a request ended: it must not block (write to an eventfd).
@@ -146,7 +146,7 @@ struct sluice_stats {
     uint64_t steps;
     uint64_t prompt_tokens, generation_tokens, cached_tokens; /* since start */
     uint64_t finished[5];                                     /* by enum sluice_finish */
-    uint64_t preemptions;
+    uint64_t preemptions, recomputed_tokens; /* tokens that preemption made to be computed again */
     /* the ledger: totals since start, and the last step alone */
     struct sluice_ledger {
         uint64_t weight_bytes, kv_read_bytes, kv_write_bytes, state_bytes, flops;

@@ -100,9 +100,10 @@ static void finish_row(struct engine *en, int row, struct row_job *job)
     if (job->sampler) {
         en->b->ops->read(en->b, en->host_row, src, bytes);
         job->token = sampler_pick(job->sampler, en->host_row, job->index, &en->scratch);
-        sampler_accept(job->sampler, job->token);
+        if (job->token >= 0)
+            sampler_accept(job->sampler, job->token);
     }
-    if (job->n_probs >= 0) {
+    if (job->n_probs >= 0 && job->token >= 0) {
         en->b->ops->read(en->b, en->host_row, src, bytes);
         sample_logprobs(en->host_row, vocab, job->token, job->n_probs, job->probs, job->rank);
     }

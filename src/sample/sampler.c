@@ -295,7 +295,10 @@ int32_t sampler_pick(struct sampler *s, float *logits, int index, struct sample_
     const struct sluice_sampling *p = &s->p;
     adjust(s, logits, index);
     int32_t best = argmax(logits, s->vocab);
-    if (best < 0) { /* nothing is left, or all is NaN */
+    if (best < 0) { /* nothing above -inf */
+        for (int i = 0; i < s->vocab; i++)
+            if (isnan(logits[i]))
+                return -1;
         for (best = 0; s->allowed && best < s->vocab - 1 && !s->allowed[best];)
             best++;
         return best;

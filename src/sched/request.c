@@ -1,0 +1,135 @@
+#include "sched/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+static void destroy(struct sluice_request *r)
+{
+    sampler_free(r->sampler);
+    free(r->stop_ids);
+    free(r->tokens);
+    free(r->probs);
+    free(r->ranks);
+    free(r->prompt_probs);
+    free(r->prompt_ranks);
+    free(r->table.blocks);
+    free(r);
+}
+
+struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const struct sluice_sampling *p,
+                                      int max_tokens, int vocab, int block_size, struct err *e)
+{
+    struct sluice_request *r = mem_zalloc(1, sizeof *r);
+    size_t total = (size_t)n_prompt + (size_t)max_tokens;
+    r->n_prompt = r->n_tokens = n_prompt;
+    r->max_tokens = max_tokens;
+    r->n_logprobs = p->n_logprobs;
+    r->n_prompt_logprobs = p->n_prompt_logprobs;
+    r->n_stop_ids = p->n_stop_ids;
+    r->state_slot = r->slice = -1;
+    r->table.capacity = (int)(total / (size_t)block_size + 1);
+    atomic_store(&r->refs, 1);
+    atomic_store(&r->n_scored, 1);
+    atomic_store(&r->arrived, clock_now());
+
+    bool ok = (r->tokens = mem_try_alloc(total, sizeof *r->tokens)) &&
+              (r->table.blocks = mem_try_alloc((size_t)r->table.capacity, sizeof *r->table.blocks));
+    if (ok && p->n_logprobs >= 0)
+        ok = (r->probs = mem_try_alloc((size_t)max_tokens, (size_t)(1 + p->n_logprobs) * sizeof *r->probs)) &&
+             (r->ranks = mem_try_alloc((size_t)max_tokens, sizeof *r->ranks));
+    if (ok && p->n_prompt_logprobs >= 0)
+        ok = (r->prompt_probs = mem_try_alloc((size_t)n_prompt, (size_t)(1 + p->n_prompt_logprobs) *
+                                                                    sizeof *r->prompt_probs)) &&
+             (r->prompt_ranks = mem_try_alloc((size_t)n_prompt, sizeof *r->prompt_ranks));
+    if (!ok) {
+        err_set(e, ERR_NO_MEMORY,
+                "no memory to keep the answer of %d tokens with its log-probabilities: ask for fewer",
+                max_tokens);
+        destroy(r);
+        return NULL;
+    }
+    memcpy(r->tokens, prompt, (size_t)n_prompt * sizeof *prompt);
+    r->stop_ids = mem_alloc((size_t)p->n_stop_ids * sizeof *r->stop_ids);
+    if (p->n_stop_ids)
+        memcpy(r->stop_ids, p->stop_ids, (size_t)p->n_stop_ids * sizeof *r->stop_ids);
+    struct sluice_sampling sampling = *p;
+    sampling.max_tokens = max_tokens;
+    r->sampler = sampler_create(&sampling, vocab, prompt, n_prompt);
+    return r;
+}
+
+void request_unref(struct sluice_request *r)
+{
+    if (atomic_fetch_sub(&r->refs, 1) == 1)
+        destroy(r);
+}
+
+void request_finish(struct sluice_request *r, enum sluice_finish why)
+{
+    atomic_store_explicit(&r->finish, (int)why, memory_order_release);
+}
+
+bool request_append(struct sluice_request *r, int32_t token, double now)
+{
+    int made = r->n_tokens - r->n_prompt;
+    r->tokens[r->n_tokens++] = token;
+    if (made == 0)
+        atomic_store(&r->first_token, now);
+    atomic_store(&r->last_token, now);
+    atomic_store_explicit(&r->n_out, ++made, memory_order_release);
+    for (int i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] == token) {
+            request_finish(r, SLUICE_STOP);
+            return true;
+        }
+    if (made >= r->max_tokens) {
+        request_finish(r, SLUICE_LENGTH);
+        return true;
+    }
+    return false;
+}
+
+void sluice_request_progress(const struct sluice_request *r, struct sluice_progress *out)
+{
+    struct sluice_request *q = (struct sluice_request *)r; /* C17 atomics cannot be loaded through const */
+    out->finish = (enum sluice_finish)atomic_load_explicit(&q->finish, memory_order_acquire);
+    out->n_tokens = atomic_load_explicit(&q->n_out, memory_order_acquire);
+    out->n_prompt_scored = atomic_load_explicit(&q->n_scored, memory_order_acquire);
+    out->cached_tokens = atomic_load(&q->cached_tokens);
+    out->preemptions = atomic_load(&q->preemptions);
+    out->arrived = atomic_load(&q->arrived);
+    out->scheduled = atomic_load(&q->scheduled);
+    out->first_token = atomic_load(&q->first_token);
+    out->last_token = atomic_load(&q->last_token);
+}
+
+const int32_t *sluice_request_tokens(const struct sluice_request *r)
+{
+    return r->tokens + r->n_prompt;
+}
+
+const struct sluice_prob *sluice_request_logprobs(const struct sluice_request *r, int i, int *rank)
+{
+    if (!r->probs)
+        return NULL;
+    if (rank)
+        *rank = r->ranks[i];
+    return r->probs + (size_t)i * (size_t)(1 + r->n_logprobs);
+}
+
+const struct sluice_prob *sluice_request_prompt_logprobs(const struct sluice_request *r, int i, int *rank)
+{
+    if (!r->prompt_probs)
+        return NULL;
+    if (rank)
+        *rank = r->prompt_ranks[i];
+    return r->prompt_probs + (size_t)i * (size_t)(1 + r->n_prompt_logprobs);
+}
+
+const char *sluice_request_error(const struct sluice_request *r)
+{
+    return r->error;
+}

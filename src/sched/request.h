@@ -1,0 +1,66 @@
+/* A request: what the client asked for, how far it is, and what it may read so far.
+ *
+ * Two sides touch it. The engine thread owns everything under "engine's side". It publishes tokens by
+ * writing an entry and then raising a counter with release order; readers load the counter with acquire and
+ * see the entries below it. Arrays are sized at submission, so a step allocates nothing and no reader can
+ * hold it up (law 7). Private to src/sched. */
+#ifndef SLUICE_SCHED_REQUEST_H
+#define SLUICE_SCHED_REQUEST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "sample/sampler.h"
+#include "sched/blocks.h"
+#include "sluice.h"
+
+struct sluice_request {
+    /* fixed at submission */
+    int n_prompt, max_tokens;
+    int n_logprobs, n_prompt_logprobs; /* -1 = none */
+    int32_t *stop_ids;                 /* [n_stop_ids] */
+    int n_stop_ids;
+    struct sampler *sampler;
+
+    /* written by the engine, published by the counters */
+    int32_t *tokens;                  /* [n_prompt + max_tokens] prompt, then answer */
+    struct sluice_prob *probs;        /* [max_tokens, 1 + n_logprobs] or NULL */
+    int *ranks;                       /* [max_tokens] */
+    struct sluice_prob *prompt_probs; /* [n_prompt, 1 + n_prompt_logprobs] or NULL */
+    int *prompt_ranks;                /* [n_prompt] */
+    char error[200];
+
+    _Atomic int n_out;    /* answer tokens published */
+    _Atomic int n_scored; /* prompt positions published: entries 1 … n_scored - 1 */
+    _Atomic int finish;   /* enum sluice_finish; n_out is final once it is not RUNNING */
+    _Atomic int preemptions, cached_tokens;
+    _Atomic double arrived, scheduled, first_token, last_token;
+
+    /* set by the client */
+    _Atomic bool cancelled;
+    _Atomic int refs; /* client's and engine's */
+    struct sluice *_Atomic owner;
+
+    /* engine's side */
+    int n_tokens;   /* prompt + answer so far */
+    int n_computed; /* of them, in the KV cache (and the recurrent state) */
+    struct block_table table;
+    int state_slot; /* -1 = none */
+    uint64_t order; /* arrival: FCFS, and the tie-break of everything */
+    struct sluice_request *next, *prev;
+    int slice; /* this step's slice; -1 = none */
+};
+
+/* Validated copy of a submission, with one reference. NULL and *e (ERR_NO_MEMORY) if its arrays do not fit.
+ * Limits were checked by sluice_submit; max_tokens is already clamped. */
+struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const struct sluice_sampling *p,
+                                      int max_tokens, int vocab, int block_size, struct err *e);
+void request_unref(struct sluice_request *r);
+
+/* Engine's side: appends and publishes an answer token; decides whether the answer is over (sets finish).
+ * Returns true if it is. */
+bool request_append(struct sluice_request *r, int32_t token, double now);
+/* Publishes the end. */
+void request_finish(struct sluice_request *r, enum sluice_finish why);
+
+#endif

@@ -1,0 +1,335 @@
+#include "sched/scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+static void list_remove(struct request_list *l, struct sluice_request *r)
+{
+    *(r->prev ? &r->prev->next : &l->first) = r->next;
+    *(r->next ? &r->next->prev : &l->last) = r->prev;
+    r->next = r->prev = NULL;
+    l->n--;
+}
+
+/* Inserts by arrival. New requests go to the end at once; a preempted one walks past those that came after
+ * it. */
+static void list_insert(struct request_list *l, struct sluice_request *r)
+{
+    struct sluice_request *after = l->last;
+    while (after && after->order > r->order)
+        after = after->prev;
+    r->prev = after;
+    r->next = after ? after->next : l->first;
+    *(r->prev ? &r->prev->next : &l->first) = r;
+    *(r->next ? &r->next->prev : &l->last) = r;
+    l->n++;
+}
+
+void scheduler_init(struct scheduler *s, const struct scheduler_config *c)
+{
+    size_t seqs = (size_t)c->max_num_seqs, tokens = (size_t)c->max_num_batched_tokens;
+    *s = (struct scheduler){.config = *c};
+    block_pool_init(&s->pool, c->n_blocks, c->block_size);
+    s->free_slots = mem_zalloc(seqs, sizeof *s->free_slots);
+    for (int i = 0; i < c->max_num_seqs && c->has_state; i++)
+        s->free_slots[s->n_free_slots++] = c->max_num_seqs - 1 - i;
+    s->tokens = mem_zalloc(tokens, sizeof *s->tokens);
+    s->positions = mem_zalloc(tokens, sizeof *s->positions);
+    s->slices = mem_zalloc(seqs, sizeof *s->slices);
+    s->who = mem_zalloc(seqs, sizeof *s->who);
+    s->rows = mem_zalloc((size_t)c->max_logits, sizeof *s->rows);
+    s->stats.kv_blocks = c->n_blocks;
+}
+
+void scheduler_free(struct scheduler *s)
+{
+    scheduler_abort_all(s);
+    block_pool_free(&s->pool);
+    free(s->free_slots);
+    free(s->tokens);
+    free(s->positions);
+    free(s->slices);
+    free(s->who);
+    free(s->rows);
+}
+
+void scheduler_add(struct scheduler *s, struct sluice_request *r)
+{
+    r->order = s->next_order++;
+    list_insert(&s->waiting, r);
+}
+
+/* Gives back what a running request holds. */
+static void release(struct scheduler *s, struct sluice_request *r)
+{
+    block_table_clear(&s->pool, &r->table);
+    if (r->state_slot >= 0)
+        s->free_slots[s->n_free_slots++] = r->state_slot;
+    r->state_slot = -1;
+    list_remove(&s->running, r);
+}
+
+/* The end of a request, from whichever list it is in. The only place where a sequence leaves. `finish` is
+ * already published unless `why` says it is still to be. */
+static void retire(struct scheduler *s, struct sluice_request *r, bool running, enum sluice_finish why)
+{
+    if (running)
+        release(s, r);
+    else
+        list_remove(&s->waiting, r);
+    s->stats.finished[why]++;
+    if (atomic_load(&r->finish) == SLUICE_RUNNING)
+        request_finish(r, why);
+    request_unref(r);
+}
+
+static bool drop_cancelled(struct scheduler *s)
+{
+    bool any = false;
+    struct sluice_request *next;
+    for (struct sluice_request *r = s->waiting.first; r; r = next) {
+        next = r->next;
+        if (atomic_load(&r->cancelled))
+            any = true, retire(s, r, false, SLUICE_ABORTED);
+    }
+    for (struct sluice_request *r = s->running.first; r; r = next) {
+        next = r->next;
+        if (atomic_load(&r->cancelled))
+            any = true, retire(s, r, true, SLUICE_ABORTED);
+    }
+    return any;
+}
+
+/* Takes the memory of the running request that loses least: the least computed, the latest on a tie. It waits
+ * again in its old place and recomputes what it had; its tokens will be the same (law 3). Returns the victim.
+ */
+static struct sluice_request *preempt_one(struct scheduler *s)
+{
+    struct sluice_request *victim = s->running.first;
+    for (struct sluice_request *r = s->running.first; r; r = r->next)
+        if (r->n_computed <= victim->n_computed)
+            victim = r;
+    s->stats.preemptions++;
+    s->stats.recomputed_tokens += (uint64_t)victim->n_computed;
+    atomic_fetch_add(&victim->preemptions, 1);
+    release(s, victim);
+    victim->n_computed = 0;
+    list_insert(&s->waiting, victim);
+    return victim;
+}
+
+static bool is_decode(const struct sluice_request *r)
+{
+    return r->n_tokens - r->n_computed == 1;
+}
+
+/* Makes sure that every decoding request has a block for its next token, preempting when the pool is empty.
+ */
+static void secure_decodes(struct scheduler *s)
+{
+    struct sluice_request *r = s->running.first;
+    while (r) {
+        if (!is_decode(r) || block_table_grow(&s->pool, &r->table, r->n_tokens)) {
+            r = r->next;
+            continue;
+        }
+        struct sluice_request *next = r->next, *victim = preempt_one(s);
+        if (victim == r)
+            r = next;
+    }
+}
+
+/* Rows of logits that a slice of `count` tokens needs: the prompt positions still to be scored, and the last
+ * token's when it yields an answer token. */
+static int rows_needed(const struct sluice_request *r, int count)
+{
+    int end = r->n_computed + count;
+    int from = end; /* first position whose row is needed */
+    if (end == r->n_tokens && r->max_tokens > 0)
+        from = end - 1;
+    if (r->n_prompt_logprobs >= 0) {
+        int next = atomic_load(&r->n_scored) - 1; /* row p scores position p + 1 */
+        if (next < r->n_computed)
+            next = r->n_computed;
+        if (next < r->n_prompt - 1 && next < from)
+            from = next;
+    }
+    return end - from;
+}
+
+/* Adds r's next `count` tokens to the batch. */
+static void add_slice(struct scheduler *s, struct sluice_request *r, int count)
+{
+    struct batch *b = &s->batch;
+    int rows = rows_needed(r, count), start = r->n_computed;
+    r->slice = b->n_seqs;
+    s->who[b->n_seqs] = r;
+    s->slices[b->n_seqs++] = (struct seq_slice){.first = b->n_tokens,
+                                                .count = count,
+                                                .kv_blocks = r->table.blocks,
+                                                .state_slot = r->state_slot,
+                                                .n_logits = rows};
+    for (int i = 0; i < count; i++) {
+        s->tokens[b->n_tokens] = r->tokens[start + i];
+        s->positions[b->n_tokens++] = start + i;
+    }
+    for (int i = 0; i < rows; i++) {
+        int p = start + count - rows + i; /* this row's position */
+        struct row_job *job = &s->rows[b->n_logits++];
+        *job = (struct row_job){.n_probs = -1};
+        if (p == r->n_tokens - 1) {
+            if (r->max_tokens == 0)
+                continue;
+            int made = r->n_tokens - r->n_prompt;
+            job->sampler = r->sampler;
+            job->index = made;
+            job->n_probs = r->n_logprobs;
+            if (r->probs) {
+                job->probs = r->probs + (size_t)made * (size_t)(1 + r->n_logprobs);
+                job->rank = &r->ranks[made];
+            }
+        } else {
+            job->token = r->tokens[p + 1];
+            job->n_probs = r->n_prompt_logprobs;
+            job->probs = r->prompt_probs + (size_t)(p + 1) * (size_t)(1 + r->n_prompt_logprobs);
+            job->rank = &r->prompt_ranks[p + 1];
+        }
+    }
+}
+
+/* How many of r's prompt tokens go into this step. */
+static int chunk_size(const struct scheduler *s, const struct sluice_request *r)
+{
+    const struct scheduler_config *c = &s->config;
+    int count = r->n_tokens - r->n_computed, budget = c->max_num_batched_tokens - s->batch.n_tokens;
+    if (count > budget)
+        count = budget;
+    bool alone = s->running.n + s->waiting.n == 1;
+    if (c->long_prefill_threshold > 0 && count > c->long_prefill_threshold && !alone)
+        count = c->long_prefill_threshold;
+    /* Scoring a prompt takes a row of logits for each token: leave one row for each sequence that may still
+     * join. */
+    int spare = c->max_logits - s->batch.n_logits - (c->max_num_seqs - s->batch.n_seqs) + 1;
+    while (count > 1 && rows_needed(r, count) > spare)
+        count -= rows_needed(r, count) - spare < count ? rows_needed(r, count) - spare : count - 1;
+    return count;
+}
+
+/* Moves waiting requests to running while tokens, slots and blocks for their whole prompt are there. */
+static void admit(struct scheduler *s, double now)
+{
+    const struct scheduler_config *c = &s->config;
+    while (s->waiting.first && s->running.n < c->max_num_seqs &&
+           s->batch.n_tokens < c->max_num_batched_tokens) {
+        struct sluice_request *r = s->waiting.first;
+        /* one block to spare keeps a newcomer from taking the block that a neighbour's next token needs */
+        int spare = s->running.n > 0 ? 1 : 0;
+        if (blocks_for(&s->pool, r->n_tokens) + spare > s->pool.n_free)
+            return;
+        block_table_grow(&s->pool, &r->table, r->n_tokens);
+        list_remove(&s->waiting, r);
+        list_insert(&s->running, r);
+        if (c->has_state)
+            r->state_slot = s->free_slots[--s->n_free_slots];
+        if (atomic_load(&r->scheduled) == 0)
+            atomic_store(&r->scheduled, now);
+        add_slice(s, r, chunk_size(s, r));
+    }
+}
+
+static void build_batch(struct scheduler *s, double now)
+{
+    s->batch = (struct batch){.tokens = s->tokens, .positions = s->positions, .seqs = s->slices};
+    secure_decodes(s);
+    for (struct sluice_request *r = s->running.first; r; r = r->next) {
+        r->slice = -1;
+        if (is_decode(r))
+            add_slice(s, r, 1);
+    }
+    for (struct sluice_request *r = s->running.first; r; r = r->next)
+        if (r->slice < 0 && s->batch.n_tokens < s->config.max_num_batched_tokens)
+            add_slice(s, r, chunk_size(s, r));
+    admit(s, now);
+}
+
+/* Publishes what the step computed for one slice: scored prompt positions, the new token, the end. */
+static void deliver(struct scheduler *s, struct sluice_request *r, const struct seq_slice *slice,
+                    const struct row_job *rows, double now)
+{
+    int prompt_part = r->n_prompt - r->n_computed;
+    prompt_part = prompt_part < 0 ? 0 : prompt_part < slice->count ? prompt_part : slice->count;
+    s->stats.last.prompt_tokens += (uint64_t)prompt_part;
+    s->stats.last.decode_tokens += (uint64_t)(slice->count - prompt_part);
+    r->n_computed += slice->count;
+    if (r->n_prompt_logprobs >= 0) {
+        int scored = r->n_computed + 1 < r->n_prompt ? r->n_computed + 1 : r->n_prompt;
+        if (scored > atomic_load(&r->n_scored))
+            atomic_store_explicit(&r->n_scored, scored, memory_order_release);
+    }
+    if (r->n_computed < r->n_tokens)
+        return;
+    if (r->n_tokens == r->n_prompt)
+        s->stats.prompt_tokens += (uint64_t)r->n_prompt;
+    if (r->max_tokens == 0) {
+        retire(s, r, true, SLUICE_LENGTH);
+        return;
+    }
+    int32_t token = rows[slice->n_logits - 1].token;
+    if (token < 0) {
+        snprintf(r->error, sizeof r->error, "the model's logits are not numbers at position %d",
+                 r->n_computed - 1);
+        retire(s, r, true, SLUICE_ERROR);
+        return;
+    }
+    s->stats.generation_tokens++;
+    if (request_append(r, token, now))
+        retire(s, r, true, (enum sluice_finish)atomic_load(&r->finish));
+}
+
+static void add_ledger(struct sluice_ledger *sum, const struct sluice_ledger *x)
+{
+    sum->weight_bytes += x->weight_bytes;
+    sum->kv_read_bytes += x->kv_read_bytes;
+    sum->kv_write_bytes += x->kv_write_bytes;
+    sum->state_bytes += x->state_bytes;
+    sum->flops += x->flops;
+    sum->prompt_tokens += x->prompt_tokens;
+    sum->decode_tokens += x->decode_tokens;
+    sum->seqs += x->seqs;
+    sum->seconds += x->seconds;
+}
+
+int scheduler_step(struct scheduler *s, bool *published)
+{
+    *published = drop_cancelled(s);
+    build_batch(s, clock_now());
+    const struct batch *b = &s->batch;
+    if (b->n_tokens > 0) {
+        s->stats.last = (struct sluice_ledger){0};
+        s->config.step(s->config.step_arg, b, s->rows, &s->stats.last);
+        double now = clock_now();
+        const struct row_job *rows = s->rows;
+        for (int i = 0; i < b->n_seqs; i++) {
+            deliver(s, s->who[i], &s->slices[i], rows, now);
+            rows += s->slices[i].n_logits;
+        }
+        s->stats.steps++;
+        add_ledger(&s->stats.total, &s->stats.last);
+        *published = *published || b->n_logits > 0;
+    }
+    s->stats.running = s->running.n;
+    s->stats.waiting = s->waiting.n;
+    s->stats.kv_blocks_used = s->pool.n_blocks - s->pool.n_free;
+    return b->n_tokens;
+}
+
+void scheduler_abort_all(struct scheduler *s)
+{
+    while (s->running.first)
+        retire(s, s->running.first, true, SLUICE_ABORTED);
+    while (s->waiting.first)
+        retire(s, s->waiting.first, false, SLUICE_ABORTED);
+}

@@ -1,0 +1,54 @@
+/* The scheduler: one token budget a step. Decode tokens of all running requests come first, then prompt
+ * chunks of the running ones, then new requests in order of arrival. It counts tokens, blocks and slots,
+ * and knows nothing of tensors: the step itself is a callback. Private to src/sched. */
+#ifndef SLUICE_SCHED_SCHEDULER_H
+#define SLUICE_SCHED_SCHEDULER_H
+
+#include "engine/engine.h"
+#include "sched/request.h"
+
+/* Runs a batch (engine_step, or a test's recorder). */
+typedef void step_fn(void *arg, const struct batch *batch, struct row_job *rows,
+                     struct sluice_ledger *ledger);
+
+struct scheduler_config {
+    int max_num_seqs, max_num_batched_tokens, long_prefill_threshold;
+    int n_blocks, block_size;
+    int max_logits; /* rows of logits of a step: at least max_num_seqs */
+    bool has_state; /* sequences own a state slot */
+    step_fn *step;
+    void *step_arg;
+};
+
+struct request_list {
+    struct sluice_request *first, *last;
+    int n;
+};
+
+struct scheduler {
+    struct scheduler_config config;
+    struct block_pool pool;
+    struct request_list waiting, running; /* both in order of arrival */
+    int32_t *free_slots;                  /* [n_free_slots] */
+    int n_free_slots;
+    /* the batch under construction */
+    struct batch batch;
+    int32_t *tokens, *positions; /* [max_num_batched_tokens] */
+    struct seq_slice *slices;    /* [max_num_seqs] */
+    struct sluice_request **who; /* [max_num_seqs] */
+    struct row_job *rows;        /* [max_logits] */
+    uint64_t next_order;
+    struct sluice_stats stats; /* all but engine_heartbeat */
+};
+
+void scheduler_init(struct scheduler *s, const struct scheduler_config *c);
+void scheduler_free(struct scheduler *s);
+
+/* Takes over one reference to r. */
+void scheduler_add(struct scheduler *s, struct sluice_request *r);
+/* One step. Returns tokens computed; *published tells whether any request has news. */
+int scheduler_step(struct scheduler *s, bool *published);
+/* Ends every request as aborted. */
+void scheduler_abort_all(struct scheduler *s);
+
+#endif

@@ -1,0 +1,296 @@
+/* The public face: one engine, one scheduler, and the door between client threads and the engine's thread.
+ * Clients leave requests in an inbox under a short lock; everything else they read is published by the
+ * requests themselves. */
+#include "sluice.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "sched/scheduler.h"
+
+struct sluice {
+    struct engine *engine;
+    struct scheduler sched; /* engine thread only */
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct sluice_request *inbox_first, *inbox_last; /* under lock, linked by next */
+    int inbox_n;
+    bool poked, stopping;
+    struct sluice_stats stats; /* under lock: a copy made after each step */
+
+    _Atomic double heartbeat;
+    pthread_t thread;
+    bool threaded;
+    void (*notify)(void *arg);
+    void *notify_arg;
+};
+
+static void run_engine(void *arg, const struct batch *batch, struct row_job *rows,
+                       struct sluice_ledger *ledger)
+{
+    engine_step(arg, batch, rows, ledger);
+}
+
+struct sluice *sluice_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
+{
+    struct engine *engine = engine_open(file, o, e);
+    if (!engine)
+        return NULL;
+    struct sluice *s = mem_zalloc(1, sizeof *s);
+    const struct sluice_plan *p = engine_plan(engine);
+    s->engine = engine;
+    struct scheduler_config c = {.max_num_seqs = p->max_num_seqs,
+                                 .max_num_batched_tokens = p->max_num_batched_tokens,
+                                 .long_prefill_threshold = o->long_prefill_threshold,
+                                 .n_blocks = p->kv_blocks,
+                                 .block_size = p->block_size,
+                                 .max_logits = engine_max_logits(engine),
+                                 .has_state = p->state_bytes_per_seq > 0,
+                                 .step = run_engine,
+                                 .step_arg = engine};
+    scheduler_init(&s->sched, &c);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&s->lock, NULL);
+    s->stats = s->sched.stats;
+    atomic_store(&s->heartbeat, clock_now());
+    return s;
+}
+
+const struct sluice_plan *sluice_plan(const struct sluice *s)
+{
+    return engine_plan(s->engine);
+}
+
+const struct sluice_info *sluice_info(const struct sluice *s)
+{
+    return engine_info(s->engine);
+}
+
+void sluice_sampling_init(struct sluice_sampling *p)
+{
+    *p = (struct sluice_sampling){
+        .top_p = 1, .repetition_penalty = 1, .max_tokens = 16, .n_logprobs = -1, .n_prompt_logprobs = -1};
+}
+
+static int check_ids(const char *what, const int32_t *ids, int n, int vocab, struct err *e)
+{
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= vocab)
+            return err_set(e, ERR_INVALID, "%s: token id %d is outside 0 … %d", what, ids[i], vocab - 1);
+    return 0;
+}
+
+static int check_number(const char *what, double v, double min, double max, struct err *e)
+{
+    if (!(v >= min && v <= max))
+        return err_set(e, ERR_INVALID, "%s is %g, outside %g … %g", what, v, min, max);
+    return 0;
+}
+
+static int check_sampling(const struct sluice_sampling *p, int vocab, struct err *e)
+{
+    if (check_number("temperature", p->temperature, 0, 1e6, e) || check_number("top_p", p->top_p, 0, 1, e) ||
+        check_number("min_p", p->min_p, 0, 1, e) || check_number("top_k", p->top_k, 0, INT32_MAX, e) ||
+        check_number("repetition_penalty", p->repetition_penalty, 1e-6, 1e6, e) ||
+        check_number("presence_penalty", p->presence_penalty, -1e3, 1e3, e) ||
+        check_number("frequency_penalty", p->frequency_penalty, -1e3, 1e3, e) ||
+        check_number("logprobs", p->n_logprobs, -1, SLUICE_MAX_LOGPROBS, e) ||
+        check_number("prompt_logprobs", p->n_prompt_logprobs, -1, SLUICE_MAX_LOGPROBS, e) ||
+        check_number("max_tokens", p->max_tokens, 0, INT32_MAX, e) ||
+        check_number("min_tokens", p->min_tokens, 0, INT32_MAX, e) ||
+        check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, vocab, e) ||
+        check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed_ids, vocab, e))
+        return -1;
+    for (int i = 0; i < p->n_logit_bias; i++)
+        if (check_ids("logit_bias", &p->logit_bias[i].id, 1, vocab, e) ||
+            check_number("logit_bias", p->logit_bias[i].bias, -1e9, 1e9, e))
+            return -1;
+    return 0;
+}
+
+struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, int n_prompt,
+                                     const struct sluice_sampling *p, struct err *e)
+{
+    const struct sluice_plan *plan = sluice_plan(s);
+    int vocab = sluice_info(s)->vocab;
+    if (n_prompt < 1) {
+        err_set(e, ERR_INVALID, "the prompt is empty: give at least one token");
+        return NULL;
+    }
+    int room = plan->max_model_len - n_prompt;
+    if (room < (p->max_tokens > 0 ? 1 : 0)) {
+        err_set(e, ERR_LIMIT, "this model's maximum context length is %d tokens, and the prompt alone has %d",
+                plan->max_model_len, n_prompt);
+        return NULL;
+    }
+    if (check_ids("prompt", prompt, n_prompt, vocab, e) || check_sampling(p, vocab, e))
+        return NULL;
+    int max_tokens = p->max_tokens < room ? p->max_tokens : room;
+    struct sluice_request *r = request_create(prompt, n_prompt, p, max_tokens, vocab, plan->block_size, e);
+    if (!r)
+        return NULL;
+    atomic_store(&r->owner, s);
+    atomic_fetch_add(&r->refs, 1); /* the engine's */
+
+    pthread_mutex_lock(&s->lock);
+    bool open = !s->stopping;
+    if (open) {
+        *(s->inbox_last ? &s->inbox_last->next : &s->inbox_first) = r;
+        s->inbox_last = r;
+        s->inbox_n++;
+        pthread_cond_signal(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (!open) {
+        request_unref(r);
+        request_unref(r);
+        err_set(e, ERR_UNSUPPORTED, "the engine is shutting down");
+        return NULL;
+    }
+    return r;
+}
+
+void sluice_cancel(struct sluice_request *r)
+{
+    if (atomic_load(&r->finish) != SLUICE_RUNNING)
+        return;
+    struct sluice *s = atomic_load(&r->owner);
+    atomic_store(&r->cancelled, true);
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->poked = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sluice_request_free(struct sluice_request *r)
+{
+    if (!r)
+        return;
+    sluice_cancel(r);
+    request_unref(r);
+}
+
+static void take_inbox(struct sluice *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct sluice_request *r = s->inbox_first;
+    s->inbox_first = s->inbox_last = NULL;
+    s->inbox_n = 0;
+    s->poked = false;
+    pthread_mutex_unlock(&s->lock);
+    while (r) {
+        struct sluice_request *next = r->next;
+        r->next = NULL;
+        scheduler_add(&s->sched, r);
+        r = next;
+    }
+}
+
+static int step(struct sluice *s, bool *published)
+{
+    atomic_store(&s->heartbeat, clock_now());
+    take_inbox(s);
+    int n = scheduler_step(&s->sched, published);
+    pthread_mutex_lock(&s->lock);
+    s->stats = s->sched.stats;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+int sluice_step(struct sluice *s)
+{
+    bool published;
+    return step(s, &published);
+}
+
+void sluice_wait(struct sluice *s, double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - floor(seconds)) * 1e9);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (!s->inbox_first && !s->poked && !s->stopping && s->sched.running.n + s->sched.waiting.n == 0)
+        if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT)
+            break;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void *engine_main(void *arg)
+{
+    struct sluice *s = arg;
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        bool stop = s->stopping;
+        pthread_mutex_unlock(&s->lock);
+        if (stop)
+            return NULL;
+        bool published = false;
+        int n = step(s, &published);
+        if (published && s->notify)
+            s->notify(s->notify_arg);
+        if (n == 0)
+            sluice_wait(s, 1.0);
+    }
+}
+
+int sluice_start(struct sluice *s, void (*notify)(void *arg), void *arg, struct err *e)
+{
+    s->notify = notify;
+    s->notify_arg = arg;
+    int rc = pthread_create(&s->thread, NULL, engine_main, s);
+    if (rc)
+        return err_set(e, ERR_IO, "the system refused the engine's thread (error %d)", rc);
+    s->threaded = true;
+    return 0;
+}
+
+void sluice_close(struct sluice *s)
+{
+    if (!s)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    if (s->threaded)
+        pthread_join(s->thread, NULL);
+    take_inbox(s);
+    for (struct sluice_request *r = s->sched.waiting.first; r; r = r->next)
+        atomic_store(&r->owner, NULL);
+    for (struct sluice_request *r = s->sched.running.first; r; r = r->next)
+        atomic_store(&r->owner, NULL);
+    scheduler_free(&s->sched);
+    if (s->notify)
+        s->notify(s->notify_arg);
+    engine_free(s->engine);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+void sluice_stats(struct sluice *s, struct sluice_stats *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats;
+    out->waiting += s->inbox_n;
+    pthread_mutex_unlock(&s->lock);
+    out->engine_heartbeat = atomic_load(&s->heartbeat);
+}
