@@ -24,6 +24,13 @@ struct tensor {
     size_t bytes;
 };
 
+/* A tensor that is in the file, and in bounds, but has no place in `struct tensor`: an element type that
+ * sluice does not read (fp8 …), more than TENSOR_MAX_DIMS dimensions, or no elements. Only an error for a
+ * model that needs it. (GGUF files have none: there, such a tensor fails the opening.) */
+struct unread_tensor {
+    char *name, *why; /* why: "has the element type F8_E4M3, which …" */
+};
+
 enum model_file_kind { MODEL_FILE_GGUF, MODEL_FILE_HF };
 
 struct gguf; /* GGUF metadata: see file/gguf.h */
@@ -33,12 +40,15 @@ struct model_file {
     char *path;             /* as given */
     struct tensor *tensors; /* [n_tensors], sorted by name, names unique */
     int n_tensors;
+    struct unread_tensor *unread; /* [n_unread], sorted by name, none of them in tensors */
+    int n_unread;
     struct gguf *gguf; /* GGUF only */
     /* HF only; NULL where the directory has no such file */
-    json_t *config; /* config.json (always present) */
+    json_t *config; /* config.json (always present, but for model_file_open_safetensors) */
     json_t *generation_config;
     json_t *tokenizer;        /* tokenizer.json */
-    json_t *tokenizer_config; /* tokenizer_config.json */
+    json_t *tokenizer_config; /* tokenizer_config.json; where it holds an integer past 64 bits (a customary
+                                 model_max_length) all its numbers are JSON reals */
     char *chat_template;      /* chat_template.jinja, else tokenizer_config's chat_template (a named list: its
                                  "default"), else GGUF's tokenizer.chat_template; NULL if none */
     struct mapping *maps;     /* the mapped files, private to src/file */
@@ -48,10 +58,17 @@ struct model_file {
 /* Opens `path`: a .gguf file (recognised by its magic), or a directory. Split GGUFs (…-00001-of-0000N.gguf)
  * open all their parts. NULL and *e (file, tensor or key named) on failure. Reads headers only. */
 struct model_file *model_file_open(const char *path, struct err *e);
-void model_file_close(struct model_file *f);
+void model_file_close(struct model_file *f); /* f may be NULL */
+
+/* Opens a lone .safetensors file: kind HF, but without config and the other JSON files. */
+struct model_file *model_file_open_safetensors(const char *path, struct err *e);
 
 /* NULL if there is none of that name. O(log n). */
 const struct tensor *model_file_tensor(const struct model_file *f, const char *name);
+
+/* For the error about a tensor that model_file_tensor did not find, to come after its name: "is not in the
+ * file", or why an unread one is not read. */
+const char *model_file_why_missing(const struct model_file *f, const char *name);
 
 /* Tells the system that the tensor's pages were copied out and need not stay resident. */
 void model_file_drop(const struct model_file *f, const struct tensor *t);
