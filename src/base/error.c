@@ -4,29 +4,28 @@
 #include <stdio.h>
 #include <string.h>
 
-int err_set(struct err *e, enum err_code code, const char *fmt, ...)
+void err_fill(struct err *e, enum err_code code, const char *fmt, ...)
 {
     if (!e)
-        return -1;
+        return;
     va_list ap;
     va_start(ap, fmt);
     e->code = code;
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     va_end(ap);
-    return -1;
 }
 
-int err_prefix(struct err *e, const char *fmt, ...)
+void err_fill_prefix(struct err *e, const char *fmt, ...)
 {
     if (!e)
-        return -1;
+        return;
     char prefix[sizeof e->msg];
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(prefix, sizeof prefix - 2, fmt, ap);
     va_end(ap);
     if (n < 0)
-        return -1;
+        return;
     size_t len = strlen(prefix), room = sizeof e->msg - 1;
     memcpy(prefix + len, ": ", 2);
     len += 2;
@@ -34,5 +33,4 @@ int err_prefix(struct err *e, const char *fmt, ...)
     memmove(e->msg + len, e->msg, kept);
     memcpy(e->msg, prefix, len);
     e->msg[len + kept] = '\0';
-    return -1;
 }

@@ -20,12 +20,20 @@ struct err {
     char msg[1000];
 };
 
-/* Fills *e (which may be NULL) with a formatted message, truncated to fit. Always returns -1, so that
- * `return err_set(…)` ends a failing function. */
-int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Fills *e (which may be NULL) with a formatted message, truncated to fit. Always -1, so that `return
+ * err_set(…)` ends a failing function; a macro, so that the compiler knows it too and does not think the
+ * function went on. */
+#define err_set(e, code, ...) (err_fill(e, code, __VA_ARGS__), err_minus_one())
+void err_fill(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "prefix: " before the message already in *e: adds the file or field as the error travels up. Returns
+/* Puts "prefix: " before the message already in *e: adds the file or field as the error travels up. Always
  * -1. */
-int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define err_prefix(e, ...) (err_fill_prefix(e, __VA_ARGS__), err_minus_one())
+void err_fill_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static inline int err_minus_one(void)
+{
+    return -1;
+}
 
 #endif

@@ -288,6 +288,7 @@ static void llama_step(struct model *m, const struct step *s)
     model_show(m, "final_norm", -1, l->last, batch->n_logits, c->hidden);
     struct mat_use head = {.w = l->head, .out = s->logits};
     b->ops->matmul(b, l->last, batch->n_logits, &head, 1);
+    model_show(m, "logits", -1, s->logits, batch->n_logits, c->vocab);
 }
 
 static void llama_release(struct model *m)

@@ -26,6 +26,12 @@ struct sampler {
     int n_distinct;
 };
 
+void sluice_sampling_init(struct sluice_sampling *p)
+{
+    *p = (struct sluice_sampling){
+        .top_p = 1, .repetition_penalty = 1, .max_tokens = 16, .n_logprobs = -1, .n_prompt_logprobs = -1};
+}
+
 void sample_scratch_init(struct sample_scratch *s, int vocab)
 {
     s->vocab = vocab;

@@ -77,12 +77,6 @@ const struct sluice_info *sluice_info(const struct sluice *s)
     return engine_info(s->engine);
 }
 
-void sluice_sampling_init(struct sluice_sampling *p)
-{
-    *p = (struct sluice_sampling){
-        .top_p = 1, .repetition_penalty = 1, .max_tokens = 16, .n_logprobs = -1, .n_prompt_logprobs = -1};
-}
-
 static int check_ids(const char *what, const int32_t *ids, int n, int vocab, struct err *e)
 {
     for (int i = 0; i < n; i++)
