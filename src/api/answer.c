@@ -1,0 +1,92 @@
+#include "api/answer.h"
+
+#include "api/json_write.h"
+
+void answer_write_usage(const struct generation *g, bool with_nulls, struct str *out)
+{
+    struct usage u = generation_usage(g);
+    str_addf(out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld,\"completion_tokens\":%lld",
+             (long long)u.prompt, (long long)(u.prompt + u.completion), (long long)u.completion);
+    if (g->model->prompt_tokens_details)
+        str_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}}", (long long)u.cached);
+    else
+        str_adds(out, with_nulls ? ",\"prompt_tokens_details\":null}" : "}");
+}
+
+void answer_write_finish(const struct choice *c, struct str *out)
+{
+    str_adds(out, "\"finish_reason\":");
+    json_write_text(out, c->finish);
+    str_adds(out, ",\"stop_reason\":");
+    if (c->stop_string)
+        json_write_text(out, c->stop_string);
+    else if (c->stop_token >= 0)
+        str_addf(out, "%d", c->stop_token);
+    else
+        str_adds(out, "null");
+}
+
+void answer_token_text(const struct generation *g, int32_t id, struct str *out)
+{
+    str_clear(out);
+    if (g->request->tokens_as_ids) {
+        str_addf(out, "token_id:%d", id);
+        return;
+    }
+    size_t len;
+    const char *bytes = tokenizer_bytes(g->model->tokenizer, id, &len);
+    for (size_t i = 0; i < len;) { /* a token may be part of a character */
+        unsigned cp;
+        int n = utf8_decode(bytes + i, len - i, &cp);
+        if (n > 0)
+            str_add(out, bytes + i, (size_t)n);
+        else
+            str_add_utf8(out, 0xFFFD);
+        i += n > 0 ? (size_t)n : 1;
+    }
+}
+
+static void write_prompt_entry(const struct generation *g, struct sluice_prob p, int rank,
+                               struct str *scratch, struct str *out)
+{
+    str_addf(out, "\"%d\":{\"logprob\":", p.id);
+    json_write_float(out, p.logprob);
+    str_addf(out, ",\"rank\":%d,\"decoded_token\":", rank);
+    answer_token_text(g, p.id, scratch);
+    json_write_string(out, str_text(scratch), scratch->len);
+    str_addc(out, '}');
+}
+
+void answer_write_prompt_logprobs(const struct generation *g, const struct choice *c, struct str *out)
+{
+    int k = g->request->prompt_logprobs;
+    if (k < 0) {
+        str_adds(out, "null");
+        return;
+    }
+    struct str scratch = {0};
+    str_adds(out, "[null");
+    for (int i = 1; i < c->progress.n_prompt_scored; i++) {
+        int rank = 0;
+        const struct sluice_prob *p = sluice_request_prompt_logprobs(c->request, i, &rank);
+        str_adds(out, ",{");
+        write_prompt_entry(g, p[0], rank, &scratch, out);
+        for (int j = 1; j <= k; j++) {
+            if (p[j].id == p[0].id)
+                continue;
+            str_addc(out, ',');
+            write_prompt_entry(g, p[j], j, &scratch, out);
+        }
+        str_addc(out, '}');
+    }
+    str_addc(out, ']');
+    str_free(&scratch);
+}
+
+size_t answer_characters(const char *text, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}

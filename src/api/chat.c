@@ -1,0 +1,172 @@
+/* The answers of /v1/chat/completions. */
+#include "api/answer.h"
+#include "api/json_write.h"
+
+/* {"token","logprob","bytes"} without the closing brace */
+static void write_prob(const struct generation *g, struct sluice_prob p, struct str *scratch, struct str *out)
+{
+    answer_token_text(g, p.id, scratch);
+    str_adds(out, "{\"token\":");
+    json_write_string(out, str_text(scratch), scratch->len);
+    str_adds(out, ",\"logprob\":");
+    json_write_float(out, p.logprob);
+    size_t len;
+    const char *bytes = tokenizer_bytes(g->model->tokenizer, p.id, &len);
+    str_adds(out, ",\"bytes\":[");
+    for (size_t i = 0; i < len; i++)
+        str_addf(out, i ? ",%d" : "%d", (unsigned char)bytes[i]);
+    str_addc(out, ']');
+}
+
+/* The logprobs object of tokens first … first + n - 1, or null when none were asked for. */
+static void write_logprobs(const struct generation *g, const struct choice *c, int first, int n,
+                           struct str *out)
+{
+    int k = g->request->sampling.p.n_logprobs;
+    if (k < 0 || n == 0) {
+        str_adds(out, "null");
+        return;
+    }
+    struct str scratch = {0};
+    str_adds(out, "{\"content\":[");
+    for (int i = first; i < first + n; i++) {
+        const struct sluice_prob *p = sluice_request_logprobs(c->request, i, NULL);
+        if (i > first)
+            str_addc(out, ',');
+        write_prob(g, p[0], &scratch, out);
+        str_adds(out, ",\"top_logprobs\":[");
+        for (int j = 1; j <= k; j++) {
+            if (j > 1)
+                str_addc(out, ',');
+            write_prob(g, p[j], &scratch, out);
+            str_addc(out, '}');
+        }
+        str_adds(out, "]}");
+    }
+    str_adds(out, "]}");
+    str_free(&scratch);
+}
+
+/* Everything of a chunk up to its choices. */
+static void write_chunk_head(const struct generation *g, struct str *out)
+{
+    str_adds(out, "data: {\"id\":");
+    json_write_text(out, g->request->id);
+    str_addf(out, ",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":",
+             (long long)g->request->created);
+    json_write_text(out, g->model->names[0]);
+    str_adds(out, ",\"choices\":[");
+}
+
+static void write_chunk_tail(const struct generation *g, struct str *out)
+{
+    if (g->request->continuous_usage)
+        answer_write_usage(g, false, out);
+    str_adds(out, "}\n\n");
+}
+
+/* The first chunk of a choice tells the role, and no later one does. */
+static void write_opening(const struct generation *g, const struct choice *c, struct str *out)
+{
+    write_chunk_head(g, out);
+    str_addf(out, "{\"index\":%d,\"delta\":{\"role\":", c->index);
+    json_write_text(out, g->request->role);
+    str_adds(out, ",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]");
+    if (g->request->return_token_ids) {
+        str_adds(out, ",\"prompt_token_ids\":");
+        json_write_ids(out, c->prompt->ids.ids, (int)c->prompt->ids.n);
+    }
+    write_chunk_tail(g, out);
+    if (g->request->echo_text.len) {
+        write_chunk_head(g, out);
+        str_addf(out, "{\"index\":%d,\"delta\":{\"content\":", c->index);
+        json_write_string(out, g->request->echo_text.data, g->request->echo_text.len);
+        str_adds(out, "},\"logprobs\":null,\"finish_reason\":null}]");
+        write_chunk_tail(g, out);
+    }
+}
+
+static void chat_event(struct generation *g, struct choice *c, const struct delta *d, struct str *out)
+{
+    if (!c->opened)
+        write_opening(g, c, out);
+    write_chunk_head(g, out);
+    str_addf(out, "{\"index\":%d,\"delta\":{\"content\":", c->index);
+    json_write_string(out, d->text, d->len);
+    str_adds(out, "},\"logprobs\":");
+    write_logprobs(g, c, d->first, d->n, out);
+    if (c->finish) {
+        str_addc(out, ',');
+        answer_write_finish(c, out);
+    } else {
+        str_adds(out, ",\"finish_reason\":null");
+    }
+    if (g->request->return_token_ids) {
+        str_adds(out, ",\"token_ids\":");
+        json_write_ids(out, sluice_request_tokens(c->request) + d->first, d->n);
+    }
+    str_adds(out, "}]");
+    write_chunk_tail(g, out);
+}
+
+static void chat_usage_event(const struct generation *g, struct str *out)
+{
+    write_chunk_head(g, out);
+    str_adds(out, "],\"system_fingerprint\":");
+    json_write_text(out, g->model->fingerprint);
+    answer_write_usage(g, false, out);
+    str_adds(out, "}\n\n");
+}
+
+static void write_choice(const struct generation *g, struct choice *c, struct str *out)
+{
+    struct str content = {0};
+    str_add(&content, str_text(&g->request->echo_text), g->request->echo_text.len);
+    str_add(&content, str_text(&c->text), c->text.len);
+    str_addf(out, "{\"index\":%d,\"message\":{\"role\":", c->index);
+    json_write_text(out, g->request->role);
+    str_adds(out, ",\"content\":");
+    json_write_string(out, str_text(&content), content.len);
+    str_free(&content);
+    str_adds(
+        out,
+        ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null},"
+        "\"logprobs\":");
+    write_logprobs(g, c, 0, c->n_tokens, out);
+    str_addc(out, ',');
+    answer_write_finish(c, out);
+    str_adds(out, ",\"token_ids\":");
+    if (g->request->return_token_ids)
+        json_write_ids(out, sluice_request_tokens(c->request), c->n_tokens);
+    else
+        str_adds(out, "null");
+    str_addc(out, '}');
+}
+
+static void chat_body(struct generation *g, struct str *out)
+{
+    str_adds(out, "{\"id\":");
+    json_write_text(out, g->request->id);
+    str_addf(out,
+             ",\"object\":\"chat.completion\",\"created\":%lld,\"model\":", (long long)g->request->created);
+    json_write_text(out, g->model->names[0]);
+    str_adds(out, ",\"choices\":[");
+    for (int i = 0; i < g->n_choices; i++) {
+        if (i)
+            str_addc(out, ',');
+        write_choice(g, &g->choices[i], out);
+    }
+    str_adds(out, "],\"service_tier\":null,\"system_fingerprint\":");
+    json_write_text(out, g->model->fingerprint);
+    answer_write_usage(g, true, out);
+    str_adds(out, ",\"prompt_logprobs\":");
+    answer_write_prompt_logprobs(g, &g->choices[0], out);
+    str_adds(out, ",\"prompt_token_ids\":");
+    if (g->request->return_token_ids)
+        json_write_ids(out, g->request->prompts[0].ids.ids, (int)g->request->prompts[0].ids.n);
+    else
+        str_adds(out, "null");
+    str_adds(out, ",\"metrics\":null}");
+}
+
+const struct answer_writer chat_writer = {chat_event, chat_usage_event, chat_body};

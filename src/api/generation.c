@@ -1,0 +1,206 @@
+#include "api/generation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct generation *generation_start(const struct api_model *m, struct api_request *r, double arrived,
+                                    struct api_error *e)
+{
+    struct generation *g = mem_zalloc(1, sizeof *g);
+    g->model = m;
+    g->request = r;
+    g->writer = r->kind == API_CHAT ? &chat_writer : &completion_writer;
+    g->arrived = arrived;
+    g->n_choices = r->n_prompts * r->n;
+    g->choices = mem_zalloc((size_t)g->n_choices, sizeof *g->choices);
+    const struct request_sampling *s = &r->sampling;
+    for (int i = 0; i < g->n_choices; i++) {
+        struct choice *c = &g->choices[i];
+        c->index = i;
+        c->prompt = &r->prompts[i / r->n];
+        c->stop_token = -1;
+        output_init(&c->output, m->tokenizer, s->skip_special, s->stops, s->n_stops, s->include_stop,
+                    s->p.min_tokens);
+    }
+    for (int i = 0; i < g->n_choices; i++) {
+        struct choice *c = &g->choices[i];
+        struct sluice_sampling p = s->p;
+        int left = m->max_model_len - (int)c->prompt->ids.n;
+        p.max_tokens = s->max_tokens >= 0 && s->max_tokens < left ? (int)s->max_tokens : left;
+        p.seed += (uint64_t)(i % r->n); /* the answers to one prompt must differ */
+        struct err why = {0};
+        c->request = sluice_submit(m->engine, c->prompt->ids.ids, (int)c->prompt->ids.n, &p, &why);
+        if (!c->request) {
+            api_from_err(e, NULL, &why);
+            generation_free(g);
+            return NULL;
+        }
+        g->n_open++;
+    }
+    return g;
+}
+
+void generation_cancel(struct generation *g)
+{
+    for (int i = 0; i < g->n_choices; i++)
+        if (g->choices[i].request)
+            sluice_cancel(g->choices[i].request);
+}
+
+void generation_free(struct generation *g)
+{
+    if (!g)
+        return;
+    for (int i = 0; i < g->n_choices; i++) {
+        struct choice *c = &g->choices[i];
+        if (c->request)
+            sluice_request_free(c->request);
+        output_free(&c->output);
+        str_free(&c->text);
+    }
+    free(g->choices);
+    str_free(&g->delta);
+    api_request_free(g->request);
+    free(g);
+}
+
+struct usage generation_usage(const struct generation *g)
+{
+    struct usage u = {0};
+    for (int i = 0; i < g->request->n_prompts; i++)
+        u.prompt += (int64_t)g->request->prompts[i].ids.n;
+    for (int i = 0; i < g->n_choices; i++) {
+        u.completion += g->choices[i].n_tokens;
+        if (i % g->request->n == 0)
+            u.cached += g->choices[i].progress.cached_tokens;
+    }
+    return u;
+}
+
+/* Tells the observer about tokens that appeared since `before`. Tokens published together share the time. */
+static void observe(const struct generation *g, const struct choice *c, const struct sluice_progress *before,
+                    const struct generation_observer *o)
+{
+    int fresh = c->progress.n_tokens - before->n_tokens;
+    if (fresh <= 0)
+        return;
+    double since = before->last_token;
+    if (before->n_tokens == 0) {
+        o->first_token(o->arg, c->progress.first_token - g->arrived);
+        since = c->progress.first_token;
+        fresh--;
+    }
+    if (fresh > 0)
+        o->gap(o->arg, (c->progress.last_token - since) / fresh, fresh);
+}
+
+/* The engine ended the answer: finish_reason and stop_reason. `last` is the last token, if there is one. */
+static void finish_as(struct generation *g, struct choice *c, int32_t last)
+{
+    const struct request_sampling *s = &g->request->sampling;
+    switch (c->progress.finish) {
+    case SLUICE_STOP:
+        c->finish = "stop";
+        if (s->ignore_eos || g->model->n_stop_ids == 0 || last != g->model->stop_ids[0])
+            c->stop_token = last;
+        break;
+    case SLUICE_LENGTH:
+        c->finish = "length";
+        break;
+    case SLUICE_ERROR: {
+        const char *why = sluice_request_error(c->request);
+        c->finish = "error";
+        api_fail(&g->error, 500, "InternalServerError", NULL, "%s", why ? why : "the engine failed");
+        break;
+    }
+    case SLUICE_ABORTED:
+    case SLUICE_RUNNING:
+        c->finish = "abort";
+        break;
+    }
+}
+
+static void emit(struct generation *g, struct choice *c, int n, struct str *out)
+{
+    if (!g->request->stream) {
+        str_add(&c->text, str_text(&g->delta), g->delta.len);
+        return;
+    }
+    const struct delta d = {str_text(&g->delta), g->delta.len, c->n_tokens - n, n};
+    g->writer->event(g, c, &d, out);
+    c->opened = true;
+}
+
+/* One token through the pipeline: one event. `is_last`: the engine ended the answer with it. */
+static void take_token(struct generation *g, struct choice *c, int32_t id, bool is_last, struct str *out)
+{
+    bool is_stop_token = is_last && c->progress.finish == SLUICE_STOP;
+    int hit = -1;
+    str_clear(&g->delta);
+    if (is_stop_token && !c->output.include_stop)
+        output_skip(&c->output);
+    else
+        hit = output_add(&c->output, id, &g->delta);
+    c->n_tokens++;
+    if (hit >= 0) {
+        c->finish = "stop";
+        c->stop_string = c->output.stops[hit].text;
+        sluice_cancel(c->request);
+    } else if (is_last) {
+        output_finish(&c->output, &g->delta);
+        finish_as(g, c, id);
+    }
+    if (!g->error.status)
+        emit(g, c, 1, out);
+}
+
+static void advance_choice(struct generation *g, struct choice *c, const struct generation_observer *o,
+                           struct str *out)
+{
+    struct sluice_progress before = c->progress;
+    sluice_request_progress(c->request, &c->progress);
+    if (o)
+        observe(g, c, &before, o);
+    const int32_t *ids = sluice_request_tokens(c->request);
+    while (!c->finish && c->n_tokens < c->progress.n_tokens) {
+        bool is_last = c->progress.finish != SLUICE_RUNNING && c->n_tokens + 1 == c->progress.n_tokens;
+        take_token(g, c, ids[c->n_tokens], is_last, out);
+    }
+    if (!c->finish && c->progress.finish != SLUICE_RUNNING) { /* it ended without another token */
+        str_clear(&g->delta);
+        output_finish(&c->output, &g->delta);
+        finish_as(g, c, -1);
+        if (!g->error.status)
+            emit(g, c, 0, out);
+    }
+    if (c->finish)
+        g->n_open--;
+}
+
+bool generation_advance(struct generation *g, const struct generation_observer *o, struct str *out)
+{
+    for (int i = 0; i < g->n_choices && !g->error.status; i++)
+        if (!g->choices[i].finish)
+            advance_choice(g, &g->choices[i], o, out);
+    if (g->error.status) {
+        generation_cancel(g);
+        if (g->request->stream) {
+            str_adds(out, "data: ");
+            api_error_write(&g->error, out);
+            str_adds(out, "\n\ndata: [DONE]\n\n");
+        }
+        return true;
+    }
+    if (g->n_open > 0)
+        return false;
+    if (!g->request->stream) {
+        g->writer->body(g, out);
+        return true;
+    }
+    if (g->request->include_usage)
+        g->writer->usage_event(g, out);
+    str_adds(out, "data: [DONE]\n\n");
+    return true;
+}

@@ -1,0 +1,269 @@
+/* Chat and completion bodies -> struct api_request. Fields nobody knows are ignored, as clients of this
+ * protocol expect; fields with a meaning that this server cannot serve are refused (sampling.c). */
+#include "api/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/fields.h"
+#include "base/mem.h"
+
+/* stream, stream_options and the flags that shape the response. */
+static int read_delivery(struct api_request *r, const json_t *body, struct api_error *e)
+{
+    const json_t *options;
+    if (field_bool(body, "stream", &r->stream, e) < 0 ||
+        field_bool(body, "return_token_ids", &r->return_token_ids, e) < 0 ||
+        field_bool(body, "return_tokens_as_token_ids", &r->tokens_as_ids, e) < 0)
+        return -1;
+    int set = field_object(body, "stream_options", &options, e);
+    if (set <= 0)
+        return set;
+    if (!r->stream)
+        return api_bad_value(e, "stream_options", options, "stream_options needs stream: true");
+    bool continuous = false;
+    if (field_bool(options, "include_usage", &r->include_usage, e) < 0 ||
+        field_bool(options, "continuous_usage_stats", &continuous, e) < 0)
+        return -1;
+    r->continuous_usage = continuous && r->include_usage;
+    return 0;
+}
+
+/* A request id goes into the response and the log: only short printable ones are taken. */
+static bool usable_id(const char *s)
+{
+    size_t n = strlen(s);
+    if (n == 0 || n > 128)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] <= ' ' || s[i] > '~')
+            return false;
+    return true;
+}
+
+static int read_id(struct api_request *r, const json_t *body, const char *request_id, bool id_is_header,
+                   struct api_error *e)
+{
+    const json_t *given;
+    int set = field_string(body, "request_id", &given, e);
+    if (set < 0)
+        return -1;
+    if (set && !id_is_header && usable_id(json_string_value(given)))
+        request_id = json_string_value(given);
+    struct str id = {0};
+    str_addf(&id, "%s-%s", r->kind == API_CHAT ? "chatcmpl" : "cmpl", request_id);
+    r->id = str_take(&id);
+    return 0;
+}
+
+static int read_n(struct api_request *r, const struct api_model *m, const json_t *body, struct api_error *e)
+{
+    int64_t n = 1;
+    if (field_int(body, "n", &n, e) < 0)
+        return -1;
+    if (n < 1 || n > m->limits.max_choices)
+        return api_bad_value(e, "n", json_object_get(body, "n"), "n must be 1 to %d", m->limits.max_choices);
+    r->n = (int)n;
+    return 0;
+}
+
+static int read_prompt_logprobs(struct api_request *r, const struct api_model *m, const json_t *body,
+                                struct api_error *e)
+{
+    int64_t k = -1;
+    int set = field_int(body, "prompt_logprobs", &k, e);
+    if (set < 0)
+        return -1;
+    r->prompt_logprobs = -1;
+    if (!set)
+        return 0;
+    const json_t *v = json_object_get(body, "prompt_logprobs");
+    if (k < 0 || k > m->limits.max_logprobs)
+        return api_bad_value(e, "prompt_logprobs", v, "prompt_logprobs must be 0 to %d (--max-logprobs)",
+                             m->limits.max_logprobs);
+    if (r->stream)
+        return api_bad_value(e, "prompt_logprobs", v, "prompt_logprobs cannot be streamed: leave out stream");
+    r->prompt_logprobs = (int)k;
+    return 0;
+}
+
+/* A prompt of ids, copied and checked. */
+static int prompt_from_ids(struct prompt *p, const struct api_model *m, const json_t *list, bool show,
+                           struct api_error *e)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        int64_t id;
+        if (!json_is_number(v) || !value_int(v, &id))
+            return api_bad_type(e, "prompt", v,
+                                "a string, a list of strings, a list of token ids or a list of those");
+        if (id < 0 || id >= m->vocab)
+            return api_bad_value(e, "prompt", v, "token id out of the vocabulary, which is 0 to %d",
+                                 m->vocab - 1);
+        token_list_add(&p->ids, (int32_t)id);
+    }
+    if (p->ids.n == 0)
+        return api_bad_value(e, "prompt", list, "the prompt must not be empty");
+    if (show)
+        tokenizer_decode(m->tokenizer, p->ids.ids, p->ids.n, true, &p->text);
+    return 0;
+}
+
+static int prompt_from_text(struct prompt *p, const struct api_model *m, const json_t *text, bool add_special,
+                            bool limit, bool show, struct api_error *e)
+{
+    if (json_string_length(text) == 0)
+        return api_bad_value(e, "prompt", text, "the prompt must not be empty");
+    if (show)
+        str_add(&p->text, json_string_value(text), json_string_length(text));
+    return prompt_encode_text(m, json_string_value(text), json_string_length(text), add_special, limit,
+                              &p->ids, e);
+}
+
+/* The four shapes of a completion's prompt: "text", ["text", …], [id, …], [[id, …], …]. */
+static int read_completion_prompts(struct api_request *r, const struct api_model *m, const json_t *body,
+                                   struct api_error *e)
+{
+    const json_t *prompt = json_object_get(body, "prompt");
+    if (!prompt)
+        return api_missing(e, "prompt");
+    bool add_special = true;
+    if (field_bool(body, "add_special_tokens", &add_special, e) < 0)
+        return -1;
+    bool one = json_is_string(prompt) || json_is_number(json_array_get(prompt, 0));
+    if (!json_is_string(prompt) && !json_is_array(prompt))
+        return json_is_null(prompt)
+                   ? api_bad_value(e, "prompt", prompt, "the prompt must not be null")
+                   : api_bad_type(e, "prompt", prompt,
+                                  "a string, a list of strings, a list of token ids or a list of those");
+    size_t n = one ? 1 : json_array_size(prompt);
+    if (n == 0)
+        return api_bad_value(e, "prompt", prompt, "the prompt must not be empty");
+    if (n > (size_t)m->limits.max_prompts)
+        return api_fail(e, 400, "BadRequestError", "prompt",
+                        "a request may hold at most %d prompts, this one holds %zu", m->limits.max_prompts,
+                        n);
+    r->prompts = mem_zalloc(n, sizeof *r->prompts);
+    r->n_prompts = (int)n;
+    const json_t *truncate = json_object_get(body, "truncate_prompt_tokens");
+    bool limit = !truncate || json_is_null(truncate);
+    bool scored_only = r->sampling.max_tokens == 0;
+    const json_t *first = one ? prompt : json_array_get(prompt, 0);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = one ? prompt : json_array_get(prompt, i);
+        struct prompt *p = &r->prompts[i];
+        if (json_typeof(v) != json_typeof(first) || (!json_is_string(v) && !json_is_array(v)))
+            return api_bad_type(e, "prompt", v,
+                                "a string, a list of strings, a list of token ids or a list of those");
+        if (json_is_string(v) ? prompt_from_text(p, m, v, add_special, limit, r->echo, e)
+                              : prompt_from_ids(p, m, v, r->echo, e))
+            return -1;
+        if (prompt_fit(m, body, scored_only, &p->ids, e))
+            return -1;
+    }
+    return 0;
+}
+
+static int read_completion(struct api_request *r, const struct api_model *m, const json_t *body,
+                           struct api_error *e)
+{
+    const json_t *suffix, *embeds = json_object_get(body, "prompt_embeds");
+    int set = field_string(body, "suffix", &suffix, e);
+    if (set < 0 || field_bool(body, "echo", &r->echo, e) < 0)
+        return -1;
+    if (set)
+        return api_bad_value(e, "suffix", suffix, "suffix is not supported by this model");
+    if (embeds && !json_is_null(embeds))
+        return api_fail(e, 400, "BadRequestError", "prompt_embeds",
+                        "prompt_embeds is not supported by this server");
+    return read_completion_prompts(r, m, body, e);
+}
+
+static int read_chat(struct api_request *r, const struct api_model *m, const json_t *body,
+                     struct api_error *e)
+{
+    bool echo = false, continues = false;
+    if (field_bool(body, "echo", &echo, e) < 0 ||
+        field_bool(body, "continue_final_message", &continues, e) < 0)
+        return -1;
+    const json_t *truncate = json_object_get(body, "truncate_prompt_tokens");
+    r->prompts = mem_zalloc(1, sizeof *r->prompts);
+    r->n_prompts = 1;
+    if (prompt_render_chat(m, body, !truncate || json_is_null(truncate), &r->prompts[0].ids,
+                           echo ? &r->echo_text : NULL, e) ||
+        prompt_fit(m, body, false, &r->prompts[0].ids, e))
+        return -1;
+    /* an answer that continues a message has that message's role */
+    const json_t *messages = json_object_get(body, "messages");
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = continues ? json_string_value(json_object_get(last, "role")) : NULL;
+    r->role = mem_strdup(role ? role : "assistant");
+    return 0;
+}
+
+/* The answers of one request are kept until it is done: refuses what would pass the bound. */
+static int check_size(const struct api_request *r, const struct api_model *m, struct api_error *e)
+{
+    if ((int64_t)r->n * r->n_prompts > m->limits.max_choices)
+        return api_fail(e, 400, "BadRequestError", "n",
+                        "a request may have at most %d answers (prompts times n), this one asks for %lld",
+                        m->limits.max_choices, (long long)r->n * r->n_prompts);
+    double bytes = 0;
+    for (int i = 0; i < r->n_prompts; i++) {
+        double left = m->max_model_len - (double)r->prompts[i].ids.n;
+        double asked = r->sampling.max_tokens >= 0 ? (double)r->sampling.max_tokens : left;
+        double per_token = sizeof(int32_t) + (r->sampling.p.n_logprobs + 1.0) * sizeof(struct sluice_prob);
+        double per_prompt = (r->sampling.p.n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob);
+        bytes +=
+            r->n * ((asked < left ? asked : left) * per_token + (double)r->prompts[i].ids.n * per_prompt);
+    }
+    if (bytes > (double)m->limits.max_answer)
+        return api_fail(
+            e, 400, "BadRequestError", "n",
+            "the answers could need %.0f MB, more than the %.0f MB that one request may use: lower n, "
+            "max_tokens or the number of log-probabilities",
+            bytes / 1e6, (double)m->limits.max_answer / 1e6);
+    return 0;
+}
+
+struct api_request *api_request_read(const struct api_model *m, enum api_kind kind, const json_t *body,
+                                     const char *request_id, bool id_is_header, struct api_error *e)
+{
+    struct api_request *r = mem_zalloc(1, sizeof *r);
+    r->kind = kind;
+    r->created = (int64_t)time(NULL);
+    if (api_model_check_name(m, body, e) || read_delivery(r, body, e) ||
+        read_id(r, body, request_id, id_is_header, e) || read_n(r, m, body, e) ||
+        read_prompt_logprobs(r, m, body, e) || request_sampling_read(&r->sampling, m, kind, r->n, body, e))
+        goto fail;
+    if (kind == API_CHAT ? read_chat(r, m, body, e) : read_completion(r, m, body, e))
+        goto fail;
+    /* echo with logprobs scores the prompt as well */
+    struct sluice_sampling *p = &r->sampling.p;
+    p->n_prompt_logprobs = r->prompt_logprobs;
+    if (kind == API_COMPLETION && r->echo && p->n_logprobs > p->n_prompt_logprobs)
+        p->n_prompt_logprobs = p->n_logprobs;
+    if (check_size(r, m, e))
+        goto fail;
+    return r;
+fail:
+    api_request_free(r);
+    return NULL;
+}
+
+void api_request_free(struct api_request *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->n_prompts; i++) {
+        token_list_free(&r->prompts[i].ids);
+        str_free(&r->prompts[i].text);
+    }
+    free(r->prompts);
+    str_free(&r->echo_text);
+    request_sampling_free(&r->sampling);
+    free(r->role);
+    free(r->id);
+    free(r);
+}
