@@ -1,0 +1,351 @@
+/* The laws, on a real (tiny) model through the public interface: a request's tokens and the bits of its
+ * log-probabilities are the same alone and in company, whatever the chunk size and the thread count, after
+ * preemption, and only new tokens are computed. */
+#include "unit.h"
+
+#include "engine/engine.h"
+#include "file/model_file.h"
+#include "sluice.h"
+
+enum { N_REQUESTS = 9, ANSWER = 24, VOCAB = 1024, PROBS = 3 };
+
+struct answer {
+    int32_t tokens[ANSWER];
+    struct sluice_prob probs[ANSWER][1 + PROBS];
+    struct sluice_prob prompt_probs[300][1 + PROBS];
+    int n, n_prompt, preemptions;
+    enum sluice_finish finish;
+};
+
+static const char *const models[] = {"models/llama-tiny", "gguf/qwen3-tiny-q8_0.gguf"};
+
+static int prompt_of(int who, int32_t *ids)
+{
+    int n = 1 + (who * 37) % 200;
+    for (int i = 0; i < n; i++)
+        ids[i] = (who * 131 + i * 17 + i * i % 29) % 900 + 3;
+    return n;
+}
+
+/* Every third request samples, the others are greedy; request 0 has its prompt scored. */
+static void sampling_of(int who, struct sluice_sampling *p)
+{
+    sluice_sampling_init(p);
+    p->max_tokens = ANSWER;
+    p->n_logprobs = PROBS;
+    p->n_prompt_logprobs = who == 0 ? PROBS : -1;
+    if (who % 3 == 1) {
+        p->temperature = 0.9f;
+        p->top_p = 0.95f;
+        p->seed = (uint64_t)who;
+        p->repetition_penalty = 1.1f;
+    }
+}
+
+static struct sluice *open_model(const char *path, const struct sluice_options *o)
+{
+    struct err e = {0};
+    struct model_file *f = model_file_open(fixture(path), &e);
+    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
+    if (!s)
+        fail_msg("%s", e.msg);
+    model_file_close(f);
+    return s;
+}
+
+static void collect(struct sluice_request *r, struct answer *a, int who)
+{
+    int32_t ids[300];
+    struct sluice_progress g;
+    memset(a, 0, sizeof *a);
+    sluice_request_progress(r, &g);
+    a->n = g.n_tokens;
+    a->finish = g.finish;
+    a->preemptions = g.preemptions;
+    memcpy(a->tokens, sluice_request_tokens(r), (size_t)g.n_tokens * sizeof(int32_t));
+    for (int i = 0; i < a->n; i++)
+        memcpy(a->probs[i], sluice_request_logprobs(r, i, NULL), sizeof a->probs[i]);
+    a->n_prompt = prompt_of(who, ids);
+    if (sluice_request_prompt_logprobs(r, 0, NULL)) {
+        assert_int_equal(g.n_prompt_scored, a->n_prompt);
+        for (int i = 1; i < a->n_prompt; i++)
+            memcpy(a->prompt_probs[i], sluice_request_prompt_logprobs(r, i, NULL), sizeof a->prompt_probs[i]);
+    }
+}
+
+/* Runs requests first … first+n-1 together; those past the first join one step after another. */
+static void run(struct sluice *s, int first, int n, struct answer *out, struct sluice_stats *stats)
+{
+    struct sluice_request *r[N_REQUESTS];
+    struct err e = {0};
+    for (int i = 0; i < n; i++) {
+        int32_t ids[300];
+        struct sluice_sampling p;
+        int len = prompt_of(first + i, ids);
+        sampling_of(first + i, &p);
+        r[i] = sluice_submit(s, ids, len, &p, &e);
+        if (!r[i])
+            fail_msg("%s", e.msg);
+        sluice_step(s);
+    }
+    int guard = 0;
+    while (sluice_step(s) > 0)
+        assert_true(guard++ < 100000);
+    sluice_stats(s, stats);
+    assert_int_equal(stats->running + stats->waiting, 0);
+    assert_int_equal(stats->kv_blocks_used, 0);
+    for (int i = 0; i < n; i++) {
+        collect(r[i], &out[i], first + i);
+        assert_int_equal(out[i].finish, SLUICE_LENGTH);
+        sluice_request_free(r[i]);
+    }
+}
+
+static void same(const struct answer *a, const struct answer *b, const char *what, int who)
+{
+    struct answer x = *a, y = *b;
+    x.preemptions = y.preemptions = 0;
+    if (memcmp(&x, &y, sizeof x) != 0)
+        fail_msg("request %d %s differs from its solo run", who, what);
+}
+
+/* Solo answers at one level: one thread, whole prompts. */
+static void solo_answers(const char *model, const char *level, struct answer *out)
+{
+    struct sluice_options o = {.threads = 1, .cpu_level = level, .max_num_seqs = 16, .max_model_len = 400};
+    struct sluice *s = open_model(model, &o);
+    struct sluice_stats stats;
+    for (int i = 0; i < N_REQUESTS; i++)
+        run(s, i, 1, &out[i], &stats);
+    sluice_close(s);
+}
+
+static void company_chunks_and_threads_change_nothing(void **state)
+{
+    (void)state;
+    struct answer *solo = calloc(N_REQUESTS, sizeof *solo), *got = calloc(N_REQUESTS, sizeof *got);
+    char levels[100], what[100], *save = NULL;
+    snprintf(levels, sizeof levels, "%s", backend_cpu_levels());
+    for (char *level = strtok_r(levels, ",", &save); level; level = strtok_r(NULL, ",", &save))
+        for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+            solo_answers(models[m], level, solo);
+            static const int budgets[] = {16, 23, 64, 2048}, caps[] = {1, 7, 0, 0};
+            for (size_t k = 0; k < sizeof budgets / sizeof budgets[0]; k++)
+                for (int threads = 1; threads <= 2; threads++) {
+                    struct sluice_options o = {.threads = threads,
+                                               .cpu_level = level,
+                                               .max_num_seqs = 16,
+                                               .max_model_len = 400,
+                                               .max_num_batched_tokens = budgets[k],
+                                               .long_prefill_threshold = caps[k]};
+                    struct sluice *s = open_model(models[m], &o);
+                    struct sluice_stats stats;
+                    run(s, 0, N_REQUESTS, got, &stats);
+                    snprintf(what, sizeof what, "in company (%s, %s, budget %d, cap %d, %d threads)",
+                             models[m], level, budgets[k], caps[k], threads);
+                    uint64_t prompts = 0;
+                    for (int i = 0; i < N_REQUESTS; i++) {
+                        same(&solo[i], &got[i], what, i);
+                        prompts += (uint64_t)got[i].n_prompt;
+                    }
+                    /* law 2: every prompt token once, every answer token but the last once */
+                    assert_int_equal(stats.total.prompt_tokens, prompts);
+                    assert_int_equal(stats.total.decode_tokens, N_REQUESTS * (ANSWER - 1));
+                    assert_int_equal(stats.recomputed_tokens, 0);
+                    sluice_close(s);
+                }
+        }
+    free(solo);
+    free(got);
+}
+
+static void preemption_changes_nothing(void **state)
+{
+    (void)state;
+    struct answer *solo = calloc(N_REQUESTS, sizeof *solo), *got = calloc(N_REQUESTS, sizeof *got);
+    solo_answers(models[0], "reference", solo);
+    struct sluice_options o = {
+        .threads = 1, .cpu_level = "reference", .max_num_seqs = 16, .max_model_len = 224};
+    struct sluice *probe = open_model(models[0], &o);
+    size_t per_token = sluice_plan(probe)->kv_bytes_per_token;
+    sluice_close(probe);
+    o.kv_cache_bytes = per_token * 240; /* 15 blocks: about a third of what the nine need together */
+    struct sluice *s = open_model(models[0], &o);
+    struct sluice_stats stats;
+    run(s, 0, N_REQUESTS, got, &stats);
+    assert_true(stats.preemptions > 0);
+    assert_true(stats.recomputed_tokens > 0);
+    int counted = 0;
+    for (int i = 0; i < N_REQUESTS; i++) {
+        same(&solo[i], &got[i], "after preemption", i);
+        counted += got[i].preemptions;
+    }
+    assert_int_equal(counted, stats.preemptions);
+    sluice_close(s);
+    free(solo);
+    free(got);
+}
+
+static void each_step_is_one_stream(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 2, .max_num_seqs = 16, .max_model_len = 400};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    struct sluice_stats stats;
+    uint64_t stream = 0;
+    struct sluice_request *r[8];
+    for (int i = 0; i < 8; i++) {
+        int32_t ids[300];
+        struct sluice_sampling p;
+        int len = prompt_of(i, ids);
+        sampling_of(i, &p);
+        r[i] = sluice_submit(s, ids, len, &p, &e);
+        assert_non_null(r[i]);
+        sluice_step(s);
+        sluice_stats(s, &stats);
+        if (i == 0)
+            stream = stats.last.weight_bytes;
+        assert_int_equal(stats.last.weight_bytes,
+                         stream); /* a prompt more, a request more: the same stream */
+        assert_int_equal(stats.last.seqs, i + 1);
+    }
+    assert_true(stream > 0);
+    for (int i = 0; i < 8; i++)
+        sluice_request_free(r[i]);
+    sluice_close(s);
+}
+
+static void a_cancelled_request_is_gone_at_the_next_step(void **state)
+{
+    (void)state;
+    struct sluice_options o = {
+        .threads = 1, .max_num_seqs = 2, .max_model_len = 400, .max_num_batched_tokens = 32};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    struct sluice_stats stats;
+    struct sluice_request *r[4]; /* two run (one in prefill), two wait */
+    for (int i = 0; i < 4; i++) {
+        int32_t ids[300];
+        struct sluice_sampling p;
+        int len = prompt_of(5, ids);
+        sampling_of(5, &p);
+        r[i] = sluice_submit(s, ids, len, &p, &e);
+        assert_non_null(r[i]);
+    }
+    sluice_step(s);
+    sluice_stats(s, &stats);
+    assert_true(stats.running >= 1);
+    assert_int_equal(stats.running + stats.waiting, 4);
+    for (int i = 0; i < 4; i++)
+        sluice_cancel(r[i]);
+    sluice_step(s);
+    sluice_stats(s, &stats);
+    assert_int_equal(stats.running + stats.waiting, 0);
+    assert_int_equal(stats.kv_blocks_used, 0);
+    assert_int_equal(stats.finished[SLUICE_ABORTED], 4);
+    for (int i = 0; i < 4; i++) {
+        struct sluice_progress g;
+        sluice_request_progress(r[i], &g);
+        assert_int_equal(g.finish, SLUICE_ABORTED);
+        sluice_request_free(r[i]);
+    }
+    sluice_close(s);
+}
+
+static void what_can_never_run_is_refused(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 1, .max_num_seqs = 2, .max_model_len = 64};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    int32_t ids[100];
+    for (int i = 0; i < 100; i++)
+        ids[i] = i;
+    struct sluice_sampling p;
+    sluice_sampling_init(&p);
+    assert_null(sluice_submit(s, ids, 0, &p, &e));
+    assert_null(sluice_submit(s, ids, 64, &p, &e));
+    assert_non_null(strstr(e.msg, "maximum context length is 64 tokens"));
+    assert_null(sluice_submit(s, ids, 100, &p, &e));
+    ids[3] = VOCAB;
+    assert_null(sluice_submit(s, ids, 10, &p, &e));
+    assert_non_null(strstr(e.msg, "token id 1024"));
+    ids[3] = -1;
+    assert_null(sluice_submit(s, ids, 10, &p, &e));
+    ids[3] = VOCAB - 1;
+    struct sluice_bias bias = {VOCAB, 1};
+    p.logit_bias = &bias;
+    p.n_logit_bias = 1;
+    assert_null(sluice_submit(s, ids, 10, &p, &e));
+    p.n_logit_bias = 0;
+    p.temperature = 0.0f / 0.0f;
+    assert_null(sluice_submit(s, ids, 10, &p, &e));
+    p.temperature = 0;
+    p.max_tokens = 1000; /* clamped to what is left */
+    struct sluice_request *r = sluice_submit(s, ids, 60, &p, &e);
+    assert_non_null(r);
+    while (sluice_step(s) > 0)
+        ;
+    struct sluice_progress g;
+    sluice_request_progress(r, &g);
+    assert_int_equal(g.n_tokens, 4);
+    assert_int_equal(g.finish, SLUICE_LENGTH);
+    sluice_request_free(r);
+    p.max_tokens = 0; /* a full context may still be scored */
+    p.n_prompt_logprobs = 0;
+    r = sluice_submit(s, ids, 64, &p, &e);
+    assert_non_null(r);
+    while (sluice_step(s) > 0)
+        ;
+    sluice_request_progress(r, &g);
+    assert_int_equal(g.n_tokens, 0);
+    assert_int_equal(g.n_prompt_scored, 64);
+    assert_int_equal(g.finish, SLUICE_LENGTH);
+    sluice_request_free(r);
+    sluice_close(s);
+}
+
+static void stop_ids_end_the_answer(void **state)
+{
+    (void)state;
+    struct answer *solo = calloc(N_REQUESTS, sizeof *solo);
+    solo_answers(models[0], "reference", solo);
+    struct sluice_options o = {
+        .threads = 1, .cpu_level = "reference", .max_num_seqs = 2, .max_model_len = 400};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    int32_t ids[300], stop = solo[2].tokens[5];
+    int at = 0;
+    while (solo[2].tokens[at] != stop)
+        at++;
+    struct sluice_sampling p;
+    sampling_of(2, &p);
+    p.stop_ids = &stop;
+    p.n_stop_ids = 1;
+    struct sluice_request *r = sluice_submit(s, ids, prompt_of(2, ids), &p, &e);
+    assert_non_null(r);
+    while (sluice_step(s) > 0)
+        ;
+    struct sluice_progress g;
+    sluice_request_progress(r, &g);
+    assert_int_equal(g.finish, SLUICE_STOP);
+    assert_int_equal(g.n_tokens, at + 1);
+    assert_int_equal(sluice_request_tokens(r)[at], stop);
+    sluice_request_free(r);
+    sluice_close(s);
+    free(solo);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(company_chunks_and_threads_change_nothing),
+        cmocka_unit_test(preemption_changes_nothing),
+        cmocka_unit_test(each_step_is_one_stream),
+        cmocka_unit_test(a_cancelled_request_is_gone_at_the_next_step),
+        cmocka_unit_test(what_can_never_run_is_refused),
+        cmocka_unit_test(stop_ids_end_the_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
