@@ -220,16 +220,20 @@ static void add_element(struct str *out, const struct gguf_value *v, uint64_t in
 {
     double f;
     int64_t i;
+    uint64_t u;
     size_t len;
     if (v->type == GGUF_STR) {
         const char *s = gguf_value_str(v, index, &len);
         add_quoted(out, s, len, limit);
     } else if (v->type == GGUF_BOOL) {
         str_adds(out, v->data[index] ? "true" : "false");
+    } else if (v->type == GGUF_U64) {
+        memcpy(&u, v->data + index * sizeof u, sizeof u);
+        str_addf(out, "%llu", (unsigned long long)u);
     } else if (to_i64(v, index, &i)) {
         str_addf(out, "%lld", (long long)i);
-    } else if (to_f64(v, index, &f)) { /* F32, F64, and U64 past 2^63 */
-        str_addf(out, v->type == GGUF_U64 ? "%.0f" : "%.9g", f);
+    } else if (to_f64(v, index, &f)) {
+        str_addf(out, v->type == GGUF_F32 ? "%.7g" : "%.15g", f);
     }
 }
 
