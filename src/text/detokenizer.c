@@ -5,7 +5,14 @@
 
 #include "text/private.h"
 
-/* Bytes that begin a character and may yet be completed. held [n], 1 … 3, is not a whole character. */
+/* The first two bytes of an encoded surrogate. No character begins so, but Python's decoder waits for the
+ * third byte before it gives up (so that its "surrogatepass" can work), and then each byte is one U+FFFD. */
+static bool is_half_surrogate(const unsigned char *held, int n)
+{
+    return n == 2 && held[0] == 0xED && held[1] >= 0xA0 && held[1] <= 0xBF;
+}
+
+/* May held [n], 1 … 3 bytes that are not a whole character, still become one? */
 static bool may_continue(const unsigned char *held, int n)
 {
     unsigned char lead = held[0];
@@ -15,6 +22,8 @@ static bool may_continue(const unsigned char *held, int n)
                                               : 0;
     if (n >= size)
         return false;
+    if (is_half_surrogate(held, n))
+        return true;
     /* The second byte's range is narrower where the first alone would allow an overlong form, a surrogate or
      * a character past U+10FFFF. */
     unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
@@ -24,18 +33,25 @@ static bool may_continue(const unsigned char *held, int n)
     return n < 3 || (held[2] & 0xC0) == 0x80;
 }
 
+/* Gives up on the first n bytes held, which began a character. */
+static void replace_held(struct detokenizer *d, int n, struct str *out)
+{
+    for (int i = is_half_surrogate(d->held, n) ? 2 : 1; i > 0; i--)
+        str_add_utf8(out, 0xFFFD);
+    d->n_held = 0;
+}
+
 static void add_byte(struct detokenizer *d, unsigned char byte, struct str *out)
 {
+    int before = d->n_held;
     d->held[d->n_held++] = byte;
     unsigned c;
     if (utf8_decode((char *)d->held, (size_t)d->n_held, &c) == d->n_held) {
         str_add(out, (char *)d->held, (size_t)d->n_held);
         d->n_held = 0;
     } else if (!may_continue(d->held, d->n_held)) {
-        bool alone = d->n_held == 1;
-        str_add_utf8(out, 0xFFFD);
-        d->n_held = 0;
-        if (!alone) /* the byte that did not fit may begin something itself */
+        replace_held(d, before ? before : 1, out);
+        if (before) /* the byte that did not fit may begin something itself */
             add_byte(d, byte, out);
     }
 }
@@ -68,8 +84,7 @@ void detokenizer_add(struct detokenizer *d, int32_t id, struct str *out)
 void detokenizer_flush(struct detokenizer *d, struct str *out)
 {
     if (d->n_held)
-        str_add_utf8(out, 0xFFFD);
-    d->n_held = 0;
+        replace_held(d, d->n_held, out);
 }
 
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
