@@ -28,7 +28,7 @@ struct arch {
         struct model *m); /* frees what configure allocated; weights and buffers are freed for it */
 };
 
-extern const struct arch arch_llama, arch_qwen2, arch_qwen3;
+extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen35;
 
 struct owned_mat {
     struct mat *w;
@@ -60,9 +60,6 @@ struct model {
 
 /* Allocates a zeroed back-end buffer that model_free releases. NULL and *e if the back end has no memory. */
 void *model_buffer(struct model *m, size_t bytes, struct err *e);
-
-/* Fills rows [batch->n_logits] with the batch tokens that yield logits, in order. */
-void model_logit_rows(const struct batch *batch, int32_t *rows);
 
 static inline void model_show(const struct model *m, const char *name, int layer, const float *data, int rows,
                               int cols)

@@ -9,108 +9,50 @@
  *   logits = head(rmsnorm(x)) */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "model/arch.h"
+#include "model/layers.h"
 #include "model/rotary.h"
 #include "model/scratch.h"
 #include "model/weights.h"
 
 struct llama_layer {
-    struct mat *q, *k, *v, *o, *gate, *up, *down;
+    struct mat *q, *k, *v, *o;
     float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL where the checkpoint has none */
     float *attn_norm, *ffn_norm;              /* [hidden] */
     float *q_norm, *k_norm;                   /* [head_dim]; Qwen3 only */
+    struct mlp mlp;
 };
 
 struct llama {
     struct rope rope;
     struct llama_layer *layers; /* [n_layers] */
-    struct mat *embed, *head;
-    float *final_norm; /* [hidden] */
+    struct ends ends;
 
     /* activations; T = tokens of the step */
-    float *x, *h;        /* [T, hidden] */
-    float *q, *att;      /* [T, n_heads, head_dim] */
-    float *k, *v;        /* [T, n_kv_heads, head_dim] */
-    float *gate, *up;    /* [T, ffn] */
-    float *last;         /* [n_logits, hidden] */
-    int32_t *logit_rows; /* [max_logits] which rows of x yield logits */
+    float *x, *h;   /* [T, hidden] */
+    float *q, *att; /* [T, n_heads, head_dim] */
+    float *k, *v;   /* [T, n_kv_heads, head_dim] */
+    struct mlp_buffers mlp;
 };
-
-/* Values of "hidden_act" and of switches that this arithmetic does not have. */
-static int check_unsupported(const struct params *p, struct err *e)
-{
-    const char *act;
-    bool window = false, mlp_bias = false;
-    if (params_str(p, "hidden_act", NULL, &act, e) ||
-        params_bool(p, "use_sliding_window", NULL, &window, e) ||
-        params_bool(p, "mlp_bias", NULL, &mlp_bias, e))
-        return -1;
-    if (act && strcmp(act, "silu") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "%s/config.json: hidden_act \"%.60s\" is not supported (silu is)",
-                       p->file->path, act);
-    if (window)
-        return err_set(e, ERR_UNSUPPORTED, "%s/config.json: use_sliding_window is not supported",
-                       p->file->path);
-    if (mlp_bias)
-        return err_set(e, ERR_UNSUPPORTED, "%s/config.json: mlp_bias is not supported", p->file->path);
-    int experts = 0;
-    if (params_int(p, "num_experts", "expert_count", false, 0, 1 << 20, &experts, e))
-        return -1;
-    if (experts)
-        return err_set(e, ERR_UNSUPPORTED, "%s: mixture of experts (%d experts) is not supported",
-                       p->file->path, experts);
-    return 0;
-}
 
 static int llama_configure(struct model *m, const struct params *p, struct err *e)
 {
     struct model_config *c = &m->config;
     struct llama *l = m->priv;
-    if (check_unsupported(p, e))
-        return -1;
-    if (params_int(p, "hidden_size", "embedding_length", true, 1, 1 << 17, &c->hidden, e) ||
-        params_int(p, "num_hidden_layers", "block_count", true, 1, 1024, &c->n_layers, e) ||
-        params_int(p, "num_attention_heads", "attention.head_count", true, 1, 1024, &c->n_heads, e) ||
-        params_int(p, "intermediate_size", "feed_forward_length", true, 1, 1 << 20, &c->ffn, e) ||
-        params_int(p, "max_position_embeddings", "context_length", true, 1, 1 << 27, &c->max_positions, e) ||
-        params_float(p, "rms_norm_eps", "attention.layer_norm_rms_epsilon", true, 0, 1, &c->eps, e) ||
-        params_bool(p, "tie_word_embeddings", NULL, &c->tied, e))
-        return -1;
-    c->n_kv_heads = c->n_heads;
-    c->head_dim = c->hidden / c->n_heads;
-    if (params_int(p, "num_key_value_heads", "attention.head_count_kv", false, 1, 1024, &c->n_kv_heads, e) ||
-        params_int(p, "head_dim", "attention.key_length", false, 1, 1024, &c->head_dim, e))
-        return -1;
-    if (c->n_heads % c->n_kv_heads)
-        return err_set(e, ERR_INVALID, "%s: %d attention heads are not a multiple of %d key-value heads",
-                       p->file->path, c->n_heads, c->n_kv_heads);
-    if (c->head_dim < 2 || c->head_dim % 2)
-        return err_set(e, ERR_INVALID, "%s: head dimension %d must be even and positive", p->file->path,
-                       c->head_dim);
-
-    /* the vocabulary is the embedding's height: GGUF files of some architectures name no vocab_size */
-    const struct tensor *embed =
-        model_file_tensor(p->file, p->config ? "model.embed_tokens.weight" : "token_embd.weight");
-    if (embed && embed->n_dims == 2 && embed->shape[0] <= 1 << 24)
-        c->vocab = (int)embed->shape[0];
-    if (params_int(p, "vocab_size", NULL, false, 1, 1 << 24, &c->vocab, e))
-        return -1;
-
-    int rope_dims = c->head_dim;
+    bool window = false;
     float partial = 1;
-    if (params_float(p, "partial_rotary_factor", NULL, false, 0, 1, &partial, e) ||
-        params_int(p, NULL, "rope.dimension_count", false, 2, c->head_dim, &rope_dims, e))
+    if (decoder_config(m, p, "hidden_act", "silu", e) ||
+        params_bool(p, "use_sliding_window", NULL, &window, e) ||
+        params_float(p, "partial_rotary_factor", NULL, false, 0, 1, &partial, e))
         return -1;
-    rope_dims = (int)((float)rope_dims * partial);
-    c->n_kv_layers = c->n_layers;
-    int attn = c->n_heads * c->head_dim;
-    c->max_cols = c->ffn > c->hidden ? c->ffn : c->hidden;
-    c->max_cols = attn > c->max_cols ? attn : c->max_cols;
-    if (!p->config)
-        c->tied = !model_file_tensor(p->file, "output.weight");
+    if (window)
+        return err_set(e, ERR_UNSUPPORTED, "%s/config.json: use_sliding_window is not supported",
+                       p->file->path);
+    int rope_dims = (int)((float)c->head_dim * partial);
+    if (params_int(p, NULL, "rope.dimension_count", false, 2, c->head_dim, &rope_dims, e))
+        return -1;
     l->layers = mem_zalloc((size_t)c->n_layers, sizeof *l->layers);
     return rotary_read(p, rope_dims, &l->rope, e);
 }
@@ -127,46 +69,39 @@ static int32_t *unpermuted_rows(int heads, int d)
     return map;
 }
 
-static int layer_weights(struct model *m, struct weights *w, int i, const int32_t *q_rows,
+static int layer_weights(struct model *m, struct weights *w, struct llama_layer *l, const int32_t *q_rows,
                          const int32_t *k_rows, struct err *e)
 {
     const struct model_config *c = &m->config;
-    struct llama_layer *l = &((struct llama *)m->priv)->layers[i];
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-    bool qwen3 = m->arch == &arch_qwen3;
     int bias = m->arch == &arch_qwen2 ? 0 : WEIGHT_OPTIONAL;
 
-#define NAME(hf, gguf) ((struct weight_name){"model.layers.%d." hf, "blk.%d." gguf, i})
-    if (weights_vec(w, NAME("input_layernorm.weight", "attn_norm.weight"), 0, c->hidden, 0, NULL,
+#define NAME(hf, gguf) ((struct weight_name){hf, gguf})
+    if (weights_vec(w, NAME(".input_layernorm.weight", ".attn_norm.weight"), 0, c->hidden, 0, NULL,
                     &l->attn_norm, e) ||
-        weights_mat(w, NAME("self_attn.q_proj.weight", "attn_q.weight"), 0, q, c->hidden, q_rows, &l->q, e) ||
-        weights_mat(w, NAME("self_attn.k_proj.weight", "attn_k.weight"), 0, kv, c->hidden, k_rows, &l->k,
+        weights_mat(w, NAME(".self_attn.q_proj.weight", ".attn_q.weight"), 0, q, c->hidden, q_rows, &l->q,
                     e) ||
-        weights_mat(w, NAME("self_attn.v_proj.weight", "attn_v.weight"), 0, kv, c->hidden, NULL, &l->v, e) ||
-        weights_mat(w, NAME("self_attn.o_proj.weight", "attn_output.weight"), 0, c->hidden, q, NULL, &l->o,
+        weights_mat(w, NAME(".self_attn.k_proj.weight", ".attn_k.weight"), 0, kv, c->hidden, k_rows, &l->k,
                     e) ||
-        weights_vec(w, NAME("self_attn.q_proj.bias", "attn_q.bias"), bias, q, 0, q_rows, &l->q_bias, e) ||
-        weights_vec(w, NAME("self_attn.k_proj.bias", "attn_k.bias"), bias, kv, 0, k_rows, &l->k_bias, e) ||
-        weights_vec(w, NAME("self_attn.v_proj.bias", "attn_v.bias"), bias, kv, 0, NULL, &l->v_bias, e) ||
-        weights_vec(w, NAME("self_attn.o_proj.bias", "attn_output.bias"), WEIGHT_OPTIONAL, c->hidden, 0, NULL,
-                    &l->o_bias, e))
+        weights_mat(w, NAME(".self_attn.v_proj.weight", ".attn_v.weight"), 0, kv, c->hidden, NULL, &l->v,
+                    e) ||
+        weights_mat(w, NAME(".self_attn.o_proj.weight", ".attn_output.weight"), 0, c->hidden, q, NULL, &l->o,
+                    e) ||
+        weights_vec(w, NAME(".self_attn.q_proj.bias", ".attn_q.bias"), bias, q, 0, q_rows, &l->q_bias, e) ||
+        weights_vec(w, NAME(".self_attn.k_proj.bias", ".attn_k.bias"), bias, kv, 0, k_rows, &l->k_bias, e) ||
+        weights_vec(w, NAME(".self_attn.v_proj.bias", ".attn_v.bias"), bias, kv, 0, NULL, &l->v_bias, e) ||
+        weights_vec(w, NAME(".self_attn.o_proj.bias", ".attn_output.bias"), WEIGHT_OPTIONAL, c->hidden, 0,
+                    NULL, &l->o_bias, e) ||
+        weights_vec(w, NAME(".post_attention_layernorm.weight", ".ffn_norm.weight"), 0, c->hidden, 0, NULL,
+                    &l->ffn_norm, e))
         return -1;
-    if (qwen3 && (weights_vec(w, NAME("self_attn.q_norm.weight", "attn_q_norm.weight"), 0, c->head_dim, 0,
-                              NULL, &l->q_norm, e) ||
-                  weights_vec(w, NAME("self_attn.k_norm.weight", "attn_k_norm.weight"), 0, c->head_dim, 0,
-                              NULL, &l->k_norm, e)))
+    if (m->arch == &arch_qwen3 && (weights_vec(w, NAME(".self_attn.q_norm.weight", ".attn_q_norm.weight"), 0,
+                                               c->head_dim, 0, NULL, &l->q_norm, e) ||
+                                   weights_vec(w, NAME(".self_attn.k_norm.weight", ".attn_k_norm.weight"), 0,
+                                               c->head_dim, 0, NULL, &l->k_norm, e)))
         return -1;
-    return weights_vec(w, NAME("post_attention_layernorm.weight", "ffn_norm.weight"), 0, c->hidden, 0, NULL,
-                       &l->ffn_norm, e) ||
-                   weights_mat(w, NAME("mlp.gate_proj.weight", "ffn_gate.weight"), 0, c->ffn, c->hidden, NULL,
-                               &l->gate, e) ||
-                   weights_mat(w, NAME("mlp.up_proj.weight", "ffn_up.weight"), 0, c->ffn, c->hidden, NULL,
-                               &l->up, e) ||
-                   weights_mat(w, NAME("mlp.down_proj.weight", "ffn_down.weight"), 0, c->hidden, c->ffn, NULL,
-                               &l->down, e)
-               ? -1
-               : 0;
 #undef NAME
+    return mlp_weights(m, w, &l->mlp, e);
 }
 
 static int llama_weights(struct model *m, struct weights *w, struct err *e)
@@ -176,19 +111,11 @@ static int llama_weights(struct model *m, struct weights *w, struct err *e)
     bool permuted = m->arch == &arch_llama && m->file->kind == MODEL_FILE_GGUF;
     int32_t *q_rows = permuted ? unpermuted_rows(c->n_heads, c->head_dim) : NULL;
     int32_t *k_rows = permuted ? unpermuted_rows(c->n_kv_heads, c->head_dim) : NULL;
-    struct weight_name embed = {"model.embed_tokens.weight", "token_embd.weight", -1};
-    struct weight_name norm = {"model.norm.weight", "output_norm.weight", -1};
-    struct weight_name head = {"lm_head.weight", "output.weight", -1};
-
-    int rc = weights_mat(w, embed, c->tied ? 0 : WEIGHT_LOOKUP, c->vocab, c->hidden, NULL, &l->embed, e);
-    for (int i = 0; i < c->n_layers && rc == 0; i++)
-        rc = layer_weights(m, w, i, q_rows, k_rows, e);
-    if (rc == 0)
-        rc = weights_vec(w, norm, 0, c->hidden, 0, NULL, &l->final_norm, e);
-    if (rc == 0 && !c->tied)
-        rc = weights_mat(w, head, 0, c->vocab, c->hidden, NULL, &l->head, e);
-    if (c->tied)
-        l->head = l->embed;
+    int rc = ends_weights(m, w, 0, &l->ends, e);
+    for (int i = 0; i < c->n_layers && rc == 0; i++) {
+        weights_layer(w, "model.layers", i, "blk", i);
+        rc = layer_weights(m, w, &l->layers[i], q_rows, k_rows, e);
+    }
     free(q_rows);
     free(k_rows);
     return rc;
@@ -205,11 +132,8 @@ static void llama_buffers(struct model *m, struct scratch *s, int max_tokens, in
     l->att = scratch_floats(s, max_tokens, q);
     l->k = scratch_floats(s, max_tokens, kv);
     l->v = scratch_floats(s, max_tokens, kv);
-    l->gate = scratch_floats(s, max_tokens, c->ffn);
-    l->up = scratch_floats(s, max_tokens, c->ffn);
-    l->last = scratch_floats(s, max_logits, c->hidden);
-    if (s->allocate)
-        l->logit_rows = mem_zalloc((size_t)max_logits, sizeof *l->logit_rows);
+    mlp_buffers(m, s, max_tokens, &l->mlp);
+    ends_buffers(m, s, max_logits, &l->ends);
 }
 
 static void attention_block(struct model *m, const struct step *s, int i)
@@ -250,45 +174,22 @@ static void attention_block(struct model *m, const struct step *s, int i)
     op->matmul(b, l->att, n, &o, 1);
 }
 
-static void mlp_block(struct model *m, int n, int i)
-{
-    const struct model_config *c = &m->config;
-    struct backend *b = m->b;
-    struct llama *l = m->priv;
-    const struct llama_layer *w = &l->layers[i];
-    b->ops->rmsnorm(b, l->x, (size_t)c->hidden, w->ffn_norm, c->eps, n, c->hidden, l->h, (size_t)c->hidden);
-    struct mat_use gate_up[] = {{.w = w->gate, .out = l->gate}, {.w = w->up, .out = l->up}};
-    b->ops->matmul(b, l->h, n, gate_up, 2);
-    b->ops->silu_mul(b, l->gate, l->up, (int64_t)n * c->ffn);
-    struct mat_use down = {.w = w->down, .out = l->x, .add = true};
-    b->ops->matmul(b, l->gate, n, &down, 1);
-}
-
 static void llama_step(struct model *m, const struct step *s)
 {
     const struct model_config *c = &m->config;
     struct llama *l = m->priv;
     struct backend *b = m->b;
-    const struct batch *batch = s->batch;
-    int n = batch->n_tokens;
-
-    b->ops->embed(b, l->embed, batch->tokens, n, 1.0f, l->x);
+    int n = s->batch->n_tokens;
+    size_t hidden = (size_t)c->hidden;
+    b->ops->embed(b, l->ends.embed, s->batch->tokens, n, 1.0f, l->x);
     model_show(m, "embed", -1, l->x, n, c->hidden);
     for (int i = 0; i < c->n_layers; i++) {
         attention_block(m, s, i);
-        mlp_block(m, n, i);
+        b->ops->rmsnorm(b, l->x, hidden, l->layers[i].ffn_norm, c->eps, n, c->hidden, l->h, hidden);
+        mlp_step(m, &l->layers[i].mlp, &l->mlp, n, l->h, false, l->x, true);
         model_show(m, "layer", i, l->x, n, c->hidden);
     }
-    if (batch->n_logits == 0)
-        return;
-    model_logit_rows(batch, l->logit_rows);
-    b->ops->gather(b, l->x, l->logit_rows, batch->n_logits, c->hidden, l->last);
-    b->ops->rmsnorm(b, l->last, (size_t)c->hidden, l->final_norm, c->eps, batch->n_logits, c->hidden, l->last,
-                    (size_t)c->hidden);
-    model_show(m, "final_norm", -1, l->last, batch->n_logits, c->hidden);
-    struct mat_use head = {.w = l->head, .out = s->logits};
-    b->ops->matmul(b, l->last, batch->n_logits, &head, 1);
-    model_show(m, "logits", -1, s->logits, batch->n_logits, c->vocab);
+    ends_logits(m, s, l->x, &l->ends);
 }
 
 static void llama_release(struct model *m)
@@ -296,7 +197,7 @@ static void llama_release(struct model *m)
     struct llama *l = m->priv;
     rotary_free(&l->rope);
     free(l->layers);
-    free(l->logit_rows);
+    ends_release(&l->ends);
 }
 
 #define FAMILY(id, gguf, ...)                                 \

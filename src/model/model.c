@@ -13,7 +13,7 @@
 #include "model/weights.h"
 
 /* One row an architecture. */
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3};
+static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen35};
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
 static bool listed(const char *const *names, const char *name)
@@ -151,15 +151,6 @@ int model_reserve(struct model *m, int max_tokens, int max_logits, struct err *e
     struct scratch s = {.m = m, .allocate = true, .e = e};
     m->arch->buffers(m, &s, max_tokens, max_logits);
     return s.failed ? -1 : m->b->ops->reserve(m->b, max_tokens, m->config.max_cols, e);
-}
-
-void model_logit_rows(const struct batch *batch, int32_t *rows)
-{
-    for (int i = 0; i < batch->n_seqs; i++) {
-        const struct seq_slice *q = &batch->seqs[i];
-        for (int k = q->count - q->n_logits; k < q->count; k++)
-            *rows++ = q->first + k;
-    }
 }
 
 void model_step(struct model *m, const struct step *s)

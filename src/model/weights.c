@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,17 +15,21 @@ static const char *full_name(const struct weights *w, struct weight_name name, c
     const char *pattern = hf ? name.hf : name.gguf;
     if (!pattern)
         return NULL;
-    char part[200];
-    const char *d = strstr(pattern, "%d");
-    if (d && name.layer >= 0)
-        snprintf(part, sizeof part, "%.*s%d%s", (int)(d - pattern), pattern, name.layer, d + 2);
+    if (pattern[0] == '.')
+        snprintf(buf, n, "%s%s", hf ? w->hf_layer : w->gguf_layer, pattern);
+    else if (hf && strncmp(pattern, "model.", 6) == 0)
+        snprintf(buf, n, "%s%s", w->hf_prefix, pattern + 6);
     else
-        snprintf(part, sizeof part, "%s", pattern);
-    if (hf && strncmp(part, "model.", 6) == 0)
-        snprintf(buf, n, "%s%s", w->hf_prefix, part + 6);
-    else
-        snprintf(buf, n, "%s", part);
+        snprintf(buf, n, "%s", pattern);
     return buf;
+}
+
+void weights_layer(struct weights *w, const char *hf, int hf_index, const char *gguf, int gguf_index)
+{
+    bool model = strncmp(hf, "model.", 6) == 0;
+    snprintf(w->hf_layer, sizeof w->hf_layer, "%s%s.%d", model ? w->hf_prefix : "", model ? hf + 6 : hf,
+             hf_index);
+    snprintf(w->gguf_layer, sizeof w->gguf_layer, "%s.%d", gguf, gguf_index);
 }
 
 static void mark_used(struct weights *w, const struct tensor *t)
@@ -147,8 +152,10 @@ int weights_vec(struct weights *w, struct weight_name name, int flags, int64_t n
     float *raw = mem_alloc((size_t)n * sizeof *raw), *host = mem_alloc((size_t)n * sizeof *host);
     rc = decode(w, t, n, raw, e);
     if (rc == 0 && w->load) {
-        for (int64_t i = 0; i < n; i++)
-            host[i] = raw[row_map ? row_map[i] : i] + plus;
+        for (int64_t i = 0; i < n; i++) {
+            float x = raw[row_map ? row_map[i] : i];
+            host[i] = flags & WEIGHT_NEG_EXP ? -expf(x) : x + plus;
+        }
         *out = model_buffer(m, (size_t)n * sizeof(float), e);
         if (*out)
             m->b->ops->write(m->b, *out, host, (size_t)n * sizeof(float));
@@ -160,20 +167,6 @@ int weights_vec(struct weights *w, struct weight_name name, int flags, int64_t n
     if (rc == 0)
         account(w, (size_t)n * sizeof(float), n);
     return rc;
-}
-
-int weights_host(struct weights *w, struct weight_name name, int flags, int64_t n, float *out, struct err *e)
-{
-    const struct tensor *t;
-    int rc = find(w, name, flags, &t, e);
-    return rc ? rc : decode(w, t, n, out, e);
-}
-
-bool weights_has(const struct weights *w, struct weight_name name)
-{
-    char buf[300];
-    const char *full = full_name(w, name, buf, sizeof buf);
-    return full && model_file_tensor(w->m->file, full);
 }
 
 static int by_address(const void *a, const void *b)

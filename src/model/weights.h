@@ -11,6 +11,7 @@ struct weights {
     bool load; /* false: check and add up; true: allocate and copy */
     const char
         *hf_prefix; /* what stands for "model." in Hugging Face names: "model.language_model." in some */
+    char hf_layer[80], gguf_layer[80]; /* what stands before names that start with '.' */
     size_t done, total;
     void (*progress)(void *arg, size_t done, size_t total);
     void *progress_arg;
@@ -18,16 +19,19 @@ struct weights {
     int n_used, cap_used;
 };
 
-/* How a tensor is called, and in which layer (-1: the names hold no %d). "model." at the start of hf is
- * replaced by the file's prefix. A NULL name: that world has no such tensor. */
+/* How a tensor is called in each world. "model." at the start of hf is replaced by the file's prefix; names
+ * that start with '.' belong to the current layer. A NULL name: that world has no such tensor. */
 struct weight_name {
     const char *hf, *gguf;
-    int layer;
 };
+
+/* Makes (hf, hf_index) and (gguf, gguf_index) the current layer: "model.layers" with 3 and "blk" with 3. */
+void weights_layer(struct weights *w, const char *hf, int hf_index, const char *gguf, int gguf_index);
 
 enum weight_flags {
     WEIGHT_OPTIONAL = 1, /* absent: *out stays NULL */
     WEIGHT_LOOKUP = 2,   /* rows are looked up, not streamed (an untied embedding) */
+    WEIGHT_NEG_EXP = 4,  /* a vector x is stored as -exp(x) */
 };
 
 /* Declares the matrix [rows, cols]. row_map as in struct mat_source. */
@@ -38,12 +42,6 @@ int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t r
  * back-end memory with `plus` added to each element. row_map, if given, is [n]. */
 int weights_vec(struct weights *w, struct weight_name name, int flags, int64_t n, float plus,
                 const int32_t *row_map, float **out, struct err *e);
-
-/* The same, but into host memory at *out [n], which the caller allocated; filled in both passes. Returns 1 if
- * an optional tensor is absent. */
-int weights_host(struct weights *w, struct weight_name name, int flags, int64_t n, float *out, struct err *e);
-
-bool weights_has(const struct weights *w, struct weight_name name);
 
 /* Logs one warning if the file holds tensors that were not declared and whose name has none of the prefixes
  * (NULL-terminated list). */

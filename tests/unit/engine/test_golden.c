@@ -16,11 +16,21 @@ struct form {
 };
 
 static const struct form forms[] = {
-    {"models/llama-tiny", "llama-tiny", true},          {"gguf/llama-tiny-f16.gguf", "llama-tiny", true},
-    {"models/llama3-tiny", "llama3-tiny", true},        {"gguf/llama3-tiny-bf16.gguf", "llama3-tiny", true},
-    {"models/qwen2-tiny", "qwen2-tiny", true},          {"gguf/qwen2-tiny-f16.gguf", "qwen2-tiny", true},
-    {"models/qwen3-tiny", "qwen3-tiny", true},          {"gguf/qwen3-tiny-bf16.gguf", "qwen3-tiny", true},
+    {"models/llama-tiny", "llama-tiny", true},
+    {"gguf/llama-tiny-f16.gguf", "llama-tiny", true},
+    {"models/llama3-tiny", "llama3-tiny", true},
+    {"gguf/llama3-tiny-bf16.gguf", "llama3-tiny", true},
+    {"models/qwen2-tiny", "qwen2-tiny", true},
+    {"gguf/qwen2-tiny-f16.gguf", "qwen2-tiny", true},
+    {"models/qwen3-tiny", "qwen3-tiny", true},
+    {"gguf/qwen3-tiny-bf16.gguf", "qwen3-tiny", true},
     {"gguf/qwen3-tiny-q8_0.gguf", "qwen3-tiny", false},
+    {"models/qwen35-tiny", "qwen35-tiny", true},
+    {"gguf/qwen35-tiny-bf16.gguf", "qwen35-tiny", true},
+    {"gguf/qwen35-tiny-q8_0.gguf", "qwen35-tiny", false},
+    {"models/qwen35-tiny-full", "qwen35-tiny-full", true},
+    {"gguf/qwen35-tiny-full-bf16.gguf", "qwen35-tiny-full", true},
+    {"models/qwen35-tiny-256", "qwen35-tiny-256", true},
 };
 
 /* What a probe saw: the last data of one (name, layer). */
@@ -288,7 +298,7 @@ static void check_form(const struct form *form, const char *level, int threads)
 static void golden(void **state)
 {
     const struct form *form = *state;
-    if (!fixture_exists(form->path) && !strncmp(form->path, "gguf/", 5))
+    if (!fixture_exists(form->path))
         skip(); /* only in the full set */
     char levels[100], *save = NULL;
     snprintf(levels, sizeof levels, "%s", backend_cpu_levels());
