@@ -8,17 +8,36 @@
 
 #include "base/mem.h"
 
-static bool cpu_has_reference(void)
+static bool has_reference(void)
 {
     return true;
 }
 
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+/* Best first. */
 static const struct level {
     const char *name;
     const struct backend_ops *ops;
     bool (*on_this_cpu)(void);
 } levels[] = {
-    {"reference", &cpu_ops_reference, cpu_has_reference},
+#if defined(__x86_64__)
+    {"avx512", &cpu_ops_avx512, has_avx512},
+    {"avx2", &cpu_ops_avx2, has_avx2},
+#endif
+    {"reference", &cpu_ops_reference, has_reference},
 };
 #define N_LEVELS (sizeof levels / sizeof levels[0])
 

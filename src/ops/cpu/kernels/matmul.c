@@ -1,0 +1,252 @@
+/* Matrix products: how the work of one call is cut up. All matrices of the call are one job whose items are
+ * pairs of panels, claimed in runs. Whoever claims a run streams those panels from memory once and applies
+ * them to all tokens (law 1): a single tile of tokens reads the packed panel as it is; for more, as many
+ * panels as fit the second-level cache are decoded once and every tile passes over them. */
+#include "ops/cpu/kernels/kernels.h"
+#include "ops/cpu/kernels/panel.h"
+
+#include <assert.h>
+
+#define CACHE_BYTES (512 * 1024) /* of panels that stay in the second-level cache while tiles pass */
+
+struct matmul_job {
+    struct cpu *cpu;
+    const float *x; /* [n_tokens, cols] */
+    uint8_t *qx;    /* the same in int8 tiles, where a matrix wants them */
+    int n_tokens;
+    int64_t cols;
+    const struct mat_use *uses;
+};
+
+static int64_t blocks_of(int64_t cols) /* the same for every code format that can have such rows */
+{
+    return (cols + 63) / 64 * 2;
+}
+
+static uint8_t *qx_tile(const struct matmul_job *j, int first_token)
+{
+    return j->qx + (size_t)first_token * (size_t)blocks_of(j->cols) * QX_BLOCK;
+}
+
+/* Stores a panel's sums for a tile of tokens: acc [width][P]. */
+static void store(const struct mat_use *u, int64_t panel, int token, int width, const float *acc)
+{
+    int64_t row = panel * P;
+    vmask on = vmask_left(row, u->w->rows);
+    vf bias = u->bias ? vf_load_masked(u->bias + row, on) : vf_zero();
+    for (int t = 0; t < width; t++) {
+        float *out = u->out + (token + t) * u->w->rows + row;
+        vf y = vf_load(acc + t * P);
+        if (u->bias)
+            y = vf_add(y, bias);
+        if (u->add)
+            y = vf_add(vf_load_masked(out, on), y);
+        vf_store_masked(out, on, y);
+    }
+}
+
+/* Panels first … last-1 of a float matrix. */
+static void float_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last)
+{
+    const struct panel_mat *m = (const struct panel_mat *)u->w;
+    int tiles = tile_count(j->n_tokens, FLOAT_TILE), step = j->n_tokens == 1 ? 4 : 2;
+    float acc[2 * FLOAT_TILE * P];
+    _Static_assert(2 * FLOAT_TILE >= 4, "room for the four panels of a single token");
+    int64_t group = CACHE_BYTES / (int64_t)m->panel_bytes / step * step;
+    if (group < step)
+        group = step;
+    for (int64_t begin = first; begin < last; begin += group) {
+        int64_t end = begin + group < last ? begin + group : last;
+        for (int i = 0; i < tiles; i++) {
+            int t0 = tile_begin(j->n_tokens, tiles, i);
+            int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
+            float_kernel *kernel = LEVEL_NAME(cpu_float_kernel)(m->format, width);
+            for (int64_t p = begin; p < end; p += step) {
+                const uint8_t *panels[4]; /* past the end the last one again, for nothing */
+                for (int n = 0; n < step; n++)
+                    panels[n] = m->data + (size_t)(p + n < end ? p + n : end - 1) * m->panel_bytes;
+                kernel(panels, j->x + t0 * j->cols, j->cols, acc);
+                for (int n = 0; n < step && p + n < end; n++)
+                    store(u, p + n, t0, width, acc + n * width * P);
+            }
+        }
+    }
+}
+
+/* Panels first … last-1 of a code matrix. */
+static void code_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last,
+                        uint8_t *scratch)
+{
+    const struct panel_mat *m = (const struct panel_mat *)u->w;
+    int tiles = tile_count(j->n_tokens, CODE_TILE);
+    bool expanded = j->n_tokens > CODE_TILE_DIRECT;
+    size_t bytes = expanded ? (size_t)m->n_blocks * (size_t)pf_expanded_bytes(m->format) : m->panel_bytes;
+    size_t room = thread_scratch_bytes(j->cpu->max_cols);
+    int64_t group = last - first;
+    if (expanded) {
+        group = (int64_t)((room < CACHE_BYTES ? room : CACHE_BYTES) / bytes) / 2 * 2;
+        if (group < 2)
+            group = 2;
+        assert((size_t)group * bytes <= room);
+    }
+    float acc[2 * CODE_TILE * P];
+    for (int64_t begin = first; begin < last; begin += group) {
+        int64_t end = begin + group < last ? begin + group : last;
+        const uint8_t *panels = m->data + (size_t)begin * m->panel_bytes;
+        if (expanded) {
+            for (int64_t p = begin; p < end; p++)
+                LEVEL_NAME(cpu_expand_panel)
+            (m->format, m->data + (size_t)p * m->panel_bytes, m->n_blocks,
+             scratch + (size_t)(p - begin) * bytes);
+            panels = scratch;
+        }
+        for (int i = 0; i < tiles; i++) {
+            int t0 = tile_begin(j->n_tokens, tiles, i);
+            int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
+            code_kernel *kernel = LEVEL_NAME(cpu_code_kernel)(m->format, expanded, width);
+            for (int64_t p = begin; p < end; p += 2) {
+                int64_t q =
+                    p + 1 < end ? p + 1 : p; /* an odd panel at the end goes twice, once for nothing */
+                kernel(panels + (size_t)(p - begin) * bytes, panels + (size_t)(q - begin) * bytes,
+                       m->n_blocks, qx_tile(j, t0), acc);
+                store(u, p, t0, width, acc);
+                if (q != p)
+                    store(u, q, t0, width, acc + width * P);
+            }
+        }
+    }
+}
+
+static int64_t pairs_of(const struct mat *m)
+{
+    return (((const struct panel_mat *)m)->n_panels + 1) / 2;
+}
+
+/* Items are the pairs of panels of all matrices, one matrix after the other. */
+static void matmul_pairs(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const struct matmul_job *j = arg;
+    int64_t base = 0; /* item of u's first pair */
+    for (const struct mat_use *u = j->uses; begin < end; base += pairs_of((u++)->w)) {
+        const struct panel_mat *m = (const struct panel_mat *)u->w;
+        int64_t from = begin - base, to = end - base, n = pairs_of(u->w);
+        if (from >= n)
+            continue;
+        if (to > n)
+            to = n;
+        int64_t last = 2 * to < m->n_panels ? 2 * to : m->n_panels;
+        if (m->format < PF_FIRST_CODE)
+            float_panels(j, u, 2 * from, last);
+        else
+            code_panels(j, u, 2 * from, last, thread_scratch(j->cpu, thread));
+        begin = base + to;
+    }
+}
+
+/* Items are tiles of tokens. */
+static void quantize_tiles(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const struct matmul_job *j = arg;
+    int tiles = tile_count(j->n_tokens, CODE_TILE);
+    for (int64_t i = begin; i < end; i++) {
+        int t0 = tile_begin(j->n_tokens, tiles, (int)i);
+        LEVEL_NAME(cpu_quantize_tile)
+        (j->x + t0 * j->cols, j->cols, blocks_of(j->cols), tile_begin(j->n_tokens, tiles, (int)i + 1) - t0,
+         qx_tile(j, t0));
+    }
+}
+
+void LEVEL_NAME(cpu_matmul)(struct backend *b, const float *x, int n_tokens, struct mat_use *uses, int n_uses)
+{
+    struct cpu *c = cpu_of(b);
+    struct matmul_job j = {.cpu = c, .x = x, .n_tokens = n_tokens, .cols = uses[0].w->cols, .uses = uses};
+    assert(n_tokens <= c->max_tokens && j.cols <= c->max_cols);
+    int n_threads = pool_threads(c->pool);
+    j.qx = thread_scratch(c, n_threads);
+    int64_t pairs = 0;
+    size_t bytes = 0;
+    bool codes = false;
+    for (int i = 0; i < n_uses; i++) {
+        pairs += pairs_of(uses[i].w);
+        bytes += uses[i].w->bytes;
+        codes |= ((const struct panel_mat *)uses[i].w)->format >= PF_FIRST_CODE;
+        cpu_count_matmul(b, uses[i].w, n_tokens);
+    }
+    if (codes)
+        run_items(b, quantize_tiles, &j, tile_count(n_tokens, CODE_TILE), j.cols * CODE_TILE * 2);
+    /* Runs are small enough that nobody waits long for the last one, large enough that a run is worth its
+     * claim and, with many tokens, fills the cache with panels. */
+    int64_t chunk = pairs / (8 * n_threads), most = (int64_t)(256 * 1024 * pairs / bytes);
+    if (chunk > most)
+        chunk = most;
+    int64_t least = (int64_t)(8192 * pairs / (bytes * (size_t)n_tokens)); /* a microsecond or so of work */
+    if (chunk < least)
+        chunk = least;
+    if (chunk < 1)
+        chunk = 1;
+    pool_run(c->pool, matmul_pairs, &j, pairs, (chunk + 1) / 2 * 2); /* even: float kernels like two pairs */
+}
+
+size_t LEVEL_NAME(cpu_scratch_bytes)(const struct backend *b, int max_tokens, int64_t max_cols)
+{
+    const struct cpu *c = (const struct cpu *)b;
+    return (size_t)pool_threads(c->pool) * thread_scratch_bytes(max_cols) +
+           (size_t)max_tokens * (size_t)blocks_of(max_cols) * QX_BLOCK;
+}
+
+/* --- rows --- */
+
+/* Row `lane` of a panel as floats: exactly what the file's format says. */
+static void panel_row(const struct panel_mat *m, const uint8_t *panel, int lane, float *out)
+{
+    if (m->format < PF_FIRST_CODE) {
+        for (int64_t k = 0; k < m->m.cols; k++) {
+            if (m->format == PF_F32) {
+                memcpy(&out[k], panel + k * V + 4 * lane, 4);
+                continue;
+            }
+            uint16_t h;
+            memcpy(&h,
+                   m->format == PF_F16 ? panel + k * (V / 2) + 2 * lane
+                                       : panel + k / 2 * V + 4 * lane + k % 2 * 2,
+                   2);
+            out[k] = m->format == PF_F16 ? half_to_float(h) : bf16_to_float(h);
+        }
+        return;
+    }
+    int blocks = pf_group_blocks(m->format), scales = pf_scales(m->format);
+    int shift = pf_shift(m->format), bytes = pf_expanded_bytes(m->format);
+    uint8_t group[8 * 12 * V];
+    for (int64_t k = 0; k < m->m.cols; k++) {
+        int64_t block = k / 32;
+        if (k % (32 * blocks) == 0)
+            LEVEL_NAME(cpu_expand_panel)
+        (m->format, panel + block / blocks * pf_group_bytes(m->format), blocks, group);
+        const uint8_t *at = group + block % blocks * bytes;
+        int s = scales == 2 ? (int)(k % 32 / 16) : 0;
+        float scale, min = 0;
+        memcpy(&scale, at + s * V + 4 * lane, 4);
+        if (pf_has_min(m->format))
+            memcpy(&min, at + (scales + s) * V + 4 * lane, 4);
+        uint8_t code = at[bytes - 8 * V + k % 32 / 4 * V + 4 * lane + k % 4];
+        int value =
+            pf_bits(m->format) == 8 ? (int8_t)(code ^ CODE8_FLIP) : code - (shift < 0 ? 0 : 1 << shift);
+        out[k] = scale * (float)value;
+        if (pf_has_min(m->format))
+            out[k] += min;
+    }
+}
+
+void LEVEL_NAME(cpu_embed)(struct backend *b, const struct mat *mat, const int32_t *ids, int n, float scale,
+                           float *out)
+{
+    (void)b;
+    const struct panel_mat *m = (const struct panel_mat *)mat;
+    for (int i = 0; i < n; i++) {
+        float *row = out + i * mat->cols;
+        panel_row(m, m->data + (size_t)(ids[i] / P) * m->panel_bytes, ids[i] % P, row);
+        for (int64_t k = 0; scale != 1.0f && k < mat->cols; k++)
+            row[k] *= scale;
+    }
+}

@@ -1,0 +1,203 @@
+/* The operations over recurrent state slots. Both are cut along independent columns (channels; value
+ * dimensions of a head), and a cut keeps its piece of the state in the first-level cache while it goes
+ * through all of a sequence's tokens: the state is read and written once a step. */
+#include "ops/cpu/kernels/kernels.h"
+
+#include <math.h>
+
+#include "ops/cpu/reference.h"
+
+/* --- causal depthwise convolution --- */
+
+#define MAX_KERNEL  16
+#define CHANNEL_RUN (16 * P) /* channels of an item */
+
+struct conv_job {
+    const struct conv1d *c;
+    const struct batch *batch;
+    int runs; /* items a sequence */
+};
+
+/* P channels (those on) of one sequence. */
+static void conv_lanes(const struct conv1d *c, const struct seq_slice *seq, bool reset, int channel, vmask on)
+{
+    int past = c->kernel - 1;
+    size_t n = (size_t)c->channels;
+    float *state = c->state + (size_t)seq->state_slot * c->state_stride + channel;
+    const float *x = c->x + (size_t)seq->first * n + channel;
+    float *out = c->out + (size_t)seq->first * n + channel;
+    vf w[MAX_KERNEL], seen[MAX_KERNEL]; /* seen: the last `past` inputs, oldest first */
+    for (int i = 0; i <= past; i++)
+        w[i] = vf_gather(c->weight + (size_t)channel * (size_t)c->kernel + i, c->kernel, on);
+    for (int i = 0; i < past; i++)
+        seen[i] = reset ? vf_zero() : vf_load_masked(state + (size_t)i * n, on);
+    for (int t = 0; t < seq->count; t++) {
+        seen[past] = vf_load_masked(x + (size_t)t * n, on);
+        vf y = vf_mul(w[0], seen[0]);
+        for (int i = 1; i <= past; i++)
+            y = vf_fma(w[i], seen[i], y);
+        for (int i = 0; i < past; i++)
+            seen[i] = seen[i + 1];
+        y = vf_div(y, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), y))));
+        vf_store_masked(out + (size_t)t * n, on, y);
+    }
+    for (int i = 0; i < past; i++)
+        vf_store_masked(state + (size_t)i * n, on, seen[i]);
+}
+
+static void conv_items(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const struct conv_job *j = arg;
+    for (int64_t item = begin; item < end; item++) {
+        const struct seq_slice *seq = &j->batch->seqs[item / j->runs];
+        int channel = (int)(item % j->runs) * CHANNEL_RUN;
+        int last = channel + CHANNEL_RUN < j->c->channels ? channel + CHANNEL_RUN : j->c->channels;
+        bool reset = j->batch->positions[seq->first] == 0; /* positions are consecutive: nowhere else */
+        for (; channel < last; channel += P)
+            conv_lanes(j->c, seq, reset, channel, vmask_left(channel, last));
+    }
+}
+
+void LEVEL_NAME(cpu_conv1d)(struct backend *b, const struct conv1d *c, const struct batch *batch)
+{
+    if (c->kernel > MAX_KERNEL) { /* no model has one; right is enough */
+        ref_conv1d(b, c, batch);
+        return;
+    }
+    struct conv_job j = {c, batch, (c->channels + CHANNEL_RUN - 1) / CHANNEL_RUN};
+    b->count.state_bytes +=
+        2 * (uint64_t)batch->n_seqs * (uint64_t)(c->kernel - 1) * (uint64_t)c->channels * 4;
+    run_items(b, conv_items, &j, (int64_t)batch->n_seqs * j.runs,
+              (int64_t)CHANNEL_RUN * c->kernel * (1 + batch->n_tokens / batch->n_seqs));
+}
+
+/* --- gated delta net --- */
+
+struct delta_job {
+    const struct delta_net *d;
+    const struct batch *batch;
+    struct cpu *cpu;
+    int block; /* tokens whose q and k are normalised at a time */
+};
+
+/* Per token of a block. */
+struct delta_token {
+    float decay, beta;
+    const float *v;
+    float *out;
+};
+
+static float sum_squares(const float *x, int n)
+{
+    vf sum = vf_zero();
+    for (int i = 0; i < n; i += P) {
+        vf v = vf_load_masked(x + i, vmask_left(i, n));
+        sum = vf_fma(v, v, sum);
+    }
+    return vf_hsum(sum);
+}
+
+static void scale_to(float *to, const float *x, int n, float factor)
+{
+    for (int i = 0; i < n; i += P) {
+        vmask on = vmask_left(i, n);
+        vf_store_masked(to + i, on, vf_mul(vf_load_masked(x + i, on), vf_set1(factor)));
+    }
+}
+
+/* One token through w vectors of columns of S [k_dim][stride]:
+ * delta = beta (v - decay Sᵀk); S = decay S + k ⊗ delta; out = Sᵀq. Each sum is two chains over the even and
+ * the odd rows, so that latency does not bound it. */
+INLINE void delta_columns(float *S, int k_dim, size_t stride, int w, const vmask on[], const float *q,
+                          const float *k, const struct delta_token *t, int column)
+{
+    vf decay = vf_set1(t->decay), sum[2][4], delta[4];
+    for (int c = 0; c < w; c++)
+        sum[0][c] = sum[1][c] = vf_zero();
+    for (int i = 0; i < k_dim; i++)
+        for (int c = 0; c < w; c++)
+            sum[i & 1][c] =
+                vf_fma(vf_load_masked(S + (size_t)i * stride + c * P, on[c]), vf_set1(k[i]), sum[i & 1][c]);
+    for (int c = 0; c < w; c++) {
+        vf recalled = vf_mul(decay, vf_add(sum[0][c], sum[1][c]));
+        vf v = vf_load_masked(t->v + column + c * P, on[c]);
+        delta[c] = vf_mul(vf_set1(t->beta), vf_sub(v, recalled));
+        sum[0][c] = sum[1][c] = vf_zero();
+    }
+    for (int i = 0; i < k_dim; i++) {
+        for (int c = 0; c < w; c++) {
+            float *at = S + (size_t)i * stride + c * P;
+            vf s = vf_fma(vf_set1(k[i]), delta[c], vf_mul(decay, vf_load_masked(at, on[c])));
+            vf_store_masked(at, on[c], s);
+            sum[i & 1][c] = vf_fma(s, vf_set1(q[i]), sum[i & 1][c]);
+        }
+    }
+    for (int c = 0; c < w; c++)
+        vf_store_masked(t->out + column + c * P, on[c], vf_add(sum[0][c], sum[1][c]));
+}
+
+static void delta_head(const struct delta_job *j, const struct seq_slice *seq, int head, uint8_t *scratch)
+{
+    const struct delta_net *d = j->d;
+    int kd = d->k_dim, vd = d->v_dim;
+    int k_head = d->tiled ? head % d->n_k_heads : head / (d->n_v_heads / d->n_k_heads);
+    size_t row = (size_t)(2 * d->n_k_heads) * (size_t)kd + (size_t)d->n_v_heads * (size_t)vd;
+    float *S = d->state + (size_t)seq->state_slot * d->state_stride + (size_t)head * (size_t)kd * (size_t)vd;
+    struct delta_token *tokens = (struct delta_token *)scratch;
+    float *qk = (float *)(tokens + j->block); /* [block][q, k][kd] */
+    if (j->batch->positions[seq->first] == 0)
+        memset(S, 0, (size_t)kd * (size_t)vd * sizeof *S);
+    for (int t0 = 0; t0 < seq->count; t0 += j->block) {
+        int n = seq->count - t0 < j->block ? seq->count - t0 : j->block;
+        for (int i = 0; i < n; i++) {
+            size_t token = (size_t)(seq->first + t0 + i), at = token * (size_t)d->n_v_heads + (size_t)head;
+            const float *q = d->qkv + token * row + (size_t)k_head * (size_t)kd;
+            const float *k = q + (size_t)d->n_k_heads * (size_t)kd;
+            float dt = d->a[at] + d->dt_bias[head];
+            float softplus = dt > 20.0f ? dt : log1pf(expf(dt));
+            tokens[i].decay = expf(d->neg_exp_a[head] * softplus);
+            tokens[i].beta = 1.0f / (1.0f + expf(-d->b[at]));
+            tokens[i].v =
+                d->qkv + token * row + (size_t)(2 * d->n_k_heads) * (size_t)kd + (size_t)head * (size_t)vd;
+            tokens[i].out = d->out + at * (size_t)vd;
+            scale_to(qk + 2 * i * kd, q, kd, 1.0f / sqrtf(sum_squares(q, kd) + d->eps) / sqrtf((float)kd));
+            scale_to(qk + (2 * i + 1) * kd, k, kd, 1.0f / sqrtf(sum_squares(k, kd) + d->eps));
+        }
+        for (int c = 0; c < vd;) {
+            vmask on[4];
+            for (int v = 0; v < 4; v++)
+                on[v] = vmask_left(c + v * P, vd);
+            if (c + 4 * P <= vd) {
+                for (int i = 0; i < n; i++)
+                    delta_columns(S + c, kd, (size_t)vd, 4, on, qk + 2 * i * kd, qk + (2 * i + 1) * kd,
+                                  &tokens[i], c);
+                c += 4 * P;
+            } else {
+                for (int i = 0; i < n; i++)
+                    delta_columns(S + c, kd, (size_t)vd, 1, on, qk + 2 * i * kd, qk + (2 * i + 1) * kd,
+                                  &tokens[i], c);
+                c += P;
+            }
+        }
+    }
+}
+
+/* Items are (sequence, value head). */
+static void delta_items(void *arg, int64_t begin, int64_t end, int thread)
+{
+    const struct delta_job *j = arg;
+    for (int64_t item = begin; item < end; item++)
+        delta_head(j, &j->batch->seqs[item / j->d->n_v_heads], (int)(item % j->d->n_v_heads),
+                   thread_scratch(j->cpu, thread));
+}
+
+void LEVEL_NAME(cpu_delta_net)(struct backend *b, const struct delta_net *d, const struct batch *batch)
+{
+    size_t token = sizeof(struct delta_token) + 2 * (size_t)d->k_dim * sizeof(float);
+    size_t room = thread_scratch_bytes(cpu_of(b)->max_cols) / token;
+    struct delta_job j = {d, batch, cpu_of(b), room < 32 ? (int)room : 32};
+    uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
+    b->count.state_bytes += 2 * values * sizeof(float) * (uint64_t)batch->n_seqs;
+    run_items(b, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, (int64_t)d->k_dim * d->v_dim);
+}

@@ -1,0 +1,531 @@
+/* Vectors of the instruction set that this build of the kernels is for: P fp32 lanes (8 with AVX2, 16 with
+ * AVX-512). The rest of kernels/ is written once over these few operations.
+ *
+ * LEVEL (avx2 or avx512, from CMakeLists.txt) is appended to every name that leaves its file. */
+#ifndef SLUICE_OPS_CPU_SIMD_H
+#define SLUICE_OPS_CPU_SIMD_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LEVEL_GLUE(name, level)   name##_##level
+#define LEVEL_EXPAND(name, level) LEVEL_GLUE(name, level)
+#define LEVEL_NAME(name)          LEVEL_EXPAND(name, LEVEL)
+
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+
+#define P 16
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vmask;
+
+INLINE vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+INLINE vf vf_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+INLINE void vf_store(float *p, vf x)
+{
+    _mm512_storeu_ps(p, x);
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+INLINE vf vf_fma(vf a, vf b, vf c) /* a*b + c */
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE vf vf_round(vf a) /* to the nearest integer, ties to even */
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* Lanes from … to-1 are on; any ints. */
+INLINE vmask vmask_range(int from, int to)
+{
+    from = from < 0 ? 0 : from > P ? P : from;
+    to = to < 0 ? 0 : to > P ? P : to;
+    return (vmask)(((1u << to) - 1) & ~((1u << from) - 1));
+}
+INLINE vf vf_select(vmask m, vf on, vf off)
+{
+    return _mm512_mask_blend_ps(m, off, on);
+}
+INLINE vf vf_load_masked(const float *p, vmask m) /* 0 where off; memory there is not touched */
+{
+    return _mm512_maskz_loadu_ps(m, p);
+}
+INLINE void vf_store_masked(float *p, vmask m, vf x)
+{
+    _mm512_mask_storeu_ps(p, m, x);
+}
+INLINE vf vf_scale2(vf x, vf n) /* x * 2^n for integral n; 0 below the range */
+{
+    return _mm512_scalef_ps(x, n);
+}
+INLINE vf vf_gather(const float *p, int stride, vmask m) /* p[lane * stride], 0 where off */
+{
+    vi lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_mask_i32gather_ps(vf_zero(), m, _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride)), p, 4);
+}
+INLINE float vf_hsum(vf x) /* one fixed tree */
+{
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+INLINE float vf_hmax(vf x)
+{
+    return _mm512_reduce_max_ps(x);
+}
+/* P halves or bfloats, or masked ones, to fp32 and back (round to nearest even). */
+INLINE vf vf_from_half(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE vf vf_from_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+INLINE void vf_to_half(uint16_t *p, vf x)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+INLINE void vf_to_bf16(uint16_t *p, vf x) /* x is no NaN */
+{
+    vi u = _mm512_castps_si512(x);
+    vi odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    u = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(u, 16)));
+}
+/* Two bf16 weights a lane, the first in the low half. */
+INLINE vf vf_bf16_low(vi pairs)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+INLINE vf vf_bf16_high(vi pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+INLINE vi vi_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+INLINE vi vi_load(const void *p)
+{
+    return _mm512_loadu_si512(p);
+}
+INLINE void vi_store(void *p, vi x)
+{
+    _mm512_storeu_si512(p, x);
+}
+INLINE vi vi_set1(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+INLINE vi vi_set1_8(int x)
+{
+    return _mm512_set1_epi8((char)x);
+}
+INLINE vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+INLINE vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+INLINE vi vi_add(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+INLINE vi vi_shl(vi a, int n)
+{
+    return (vi)((__v16su)a << n);
+}
+INLINE vi vi_shr(vi a, int n)
+{
+    return (vi)((__v16su)a >> n);
+}
+INLINE vi vi_max(vi a, vi b)
+{
+    return _mm512_max_epi32(a, b);
+}
+INLINE vi vi_from_float(vf a) /* to the nearest, ties to even */
+{
+    return _mm512_cvtps_epi32(a);
+}
+INLINE int32_t vi_hsum(vi a)
+{
+    return _mm512_reduce_add_epi32(a);
+}
+INLINE int32_t vi_hmax(vi a)
+{
+    return _mm512_reduce_max_epi32(a);
+}
+INLINE void vi_to_i8(int8_t *p, vi a) /* P lanes in -128 … 127 to P bytes */
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
+}
+INLINE vi vf_bits(vf a)
+{
+    return _mm512_castps_si512(a);
+}
+INLINE vf vi_to_float(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+INLINE vf vf_from_u8(const uint8_t *p) /* P bytes */
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+INLINE vf vf_from_i8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+INLINE vi vi_lookup16(const uint8_t table[16], vi index) /* table[index] for every byte */
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), index);
+}
+
+/* rows[i] lane j <-> rows[j] lane i. */
+INLINE void vf_transpose(vf r[P])
+{
+    vf t[P];
+    for (int i = 0; i < P; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < P; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+#else /* AVX2 + FMA + F16C */
+
+#define P 8
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256i vmask;
+
+INLINE vf vf_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+INLINE vf vf_set1(float x)
+{
+    return _mm256_set1_ps(x);
+}
+INLINE vf vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+INLINE void vf_store(float *p, vf x)
+{
+    _mm256_storeu_ps(p, x);
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    return _mm256_add_ps(a, b);
+}
+INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+INLINE vf vf_div(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+INLINE vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+INLINE vf vf_round(vf a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+INLINE vmask vmask_range(int from, int to)
+{
+    vi lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(from), lane),
+                               _mm256_cmpgt_epi32(_mm256_set1_epi32(to), lane));
+}
+INLINE vf vf_select(vmask m, vf on, vf off)
+{
+    return _mm256_blendv_ps(off, on, _mm256_castsi256_ps(m));
+}
+INLINE vf vf_load_masked(const float *p, vmask m)
+{
+    return _mm256_maskload_ps(p, m);
+}
+INLINE void vf_store_masked(float *p, vmask m, vf x)
+{
+    _mm256_maskstore_ps(p, m, x);
+}
+INLINE vf vf_scale2(vf x, vf n)
+{
+    /* Below 2^-126 the result is called 0; above 2^127 it is reached in two steps, to infinity. */
+    vf top = _mm256_min_ps(n, _mm256_set1_ps(127.0f));
+    vi bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(top), _mm256_set1_epi32(127)), 23);
+    vi rest = _mm256_slli_epi32(
+        _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_sub_ps(n, top)), _mm256_set1_epi32(127)), 23);
+    vf y = _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(bits)), _mm256_castsi256_ps(rest));
+    return _mm256_andnot_ps(_mm256_cmp_ps(n, _mm256_set1_ps(-126.0f), _CMP_LT_OQ), y);
+}
+INLINE vf vf_gather(const float *p, int stride, vmask m)
+{
+    vi lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_mask_i32gather_ps(vf_zero(), p, _mm256_mullo_epi32(lane, _mm256_set1_epi32(stride)),
+                                    _mm256_castsi256_ps(m), 4);
+}
+INLINE float vf_hsum(vf x)
+{
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+INLINE float vf_hmax(vf x)
+{
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+INLINE vf vf_from_half(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE vf vf_from_bf16(const uint16_t *p)
+{
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+INLINE void vf_to_half(uint16_t *p, vf x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+INLINE void vf_to_bf16(uint16_t *p, vf x)
+{
+    vi u = _mm256_castps_si256(x);
+    vi odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    u = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    u = _mm256_permute4x64_epi64(_mm256_packus_epi32(u, u), 0x08);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(u));
+}
+INLINE vf vf_bf16_low(vi pairs)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+INLINE vf vf_bf16_high(vi pairs)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+INLINE vi vi_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+INLINE vi vi_load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+INLINE void vi_store(void *p, vi x)
+{
+    _mm256_storeu_si256(p, x);
+}
+INLINE vi vi_set1(int32_t x)
+{
+    return _mm256_set1_epi32(x);
+}
+INLINE vi vi_set1_8(int x)
+{
+    return _mm256_set1_epi8((char)x);
+}
+INLINE vi vi_and(vi a, vi b)
+{
+    return _mm256_and_si256(a, b);
+}
+INLINE vi vi_or(vi a, vi b)
+{
+    return _mm256_or_si256(a, b);
+}
+INLINE vi vi_add(vi a, vi b)
+{
+    return _mm256_add_epi32(a, b);
+}
+INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm256_sub_epi32(a, b);
+}
+INLINE vi vi_shl(vi a, int n)
+{
+    return (vi)((__v8su)a << n);
+}
+INLINE vi vi_shr(vi a, int n)
+{
+    return (vi)((__v8su)a >> n);
+}
+INLINE vi vi_max(vi a, vi b)
+{
+    return _mm256_max_epi32(a, b);
+}
+INLINE vi vi_from_float(vf a)
+{
+    return _mm256_cvtps_epi32(a);
+}
+INLINE int32_t vi_hsum(vi a)
+{
+    __m128i q = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    q = _mm_add_epi32(q, _mm_unpackhi_epi64(q, q));
+    return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 1)));
+}
+INLINE int32_t vi_hmax(vi a)
+{
+    __m128i q = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    q = _mm_max_epi32(q, _mm_unpackhi_epi64(q, q));
+    return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 1)));
+}
+INLINE void vi_to_i8(int8_t *p, vi a)
+{
+    __m128i q = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(q, q));
+}
+INLINE vi vf_bits(vf a)
+{
+    return _mm256_castps_si256(a);
+}
+INLINE vf vi_to_float(vi a)
+{
+    return _mm256_cvtepi32_ps(a);
+}
+INLINE vf vf_from_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vf vf_from_i8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vi vi_lookup16(const uint8_t table[16], vi index)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), index);
+}
+
+INLINE void vf_transpose(vf r[P])
+{
+    vf t[P];
+    for (int i = 0; i < P; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < P; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+        t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+    }
+    for (int i = 0; i < P; i++)
+        r[i] = t[i];
+}
+
+#endif
+
+/* Vector bytes: the unit in which panels are laid out. */
+#define V (4 * P)
+
+/* e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial in r, times 2^n. The same bits for a
+ * value in whatever lane. 0 for -inf and below -87.3 or so; NaN stays NaN. */
+INLINE vf vf_exp(vf x)
+{
+    x = vf_max(vf_set1(-200.0f), x); /* in this order NaN passes */
+    x = vf_min(vf_set1(89.0f), x);   /* e^89 is already infinite */
+    vf n = vf_round(vf_mul(x, vf_set1(0x1.715476p0f)));
+    vf r = vf_fma(n, vf_set1(-0x1.62e400p-1f), x); /* ln 2 in two parts: n times the first is exact */
+    r = vf_fma(n, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf p = vf_set1(1.0f / 5040); /* Taylor: the next term is 5e-9 of the result at most */
+    p = vf_fma(p, r, vf_set1(1.0f / 720));
+    p = vf_fma(p, r, vf_set1(1.0f / 120));
+    p = vf_fma(p, r, vf_set1(1.0f / 24));
+    p = vf_fma(p, r, vf_set1(1.0f / 6));
+    p = vf_fma(p, r, vf_set1(0.5f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_scale2(p, n);
+}
+
+/* The lanes of a row of n that begin at i (all of them, but at the row's end). */
+INLINE vmask vmask_left(int64_t i, int64_t n)
+{
+    int64_t left = n - i;
+    return vmask_range(0, left < P ? (int)left : P);
+}
+
+#endif
