@@ -29,6 +29,7 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
         struct sluice_sampling p = s->p;
         int left = m->max_model_len - (int)c->prompt->ids.n;
         p.max_tokens = s->max_tokens >= 0 && s->max_tokens < left ? (int)s->max_tokens : left;
+        c->max_tokens = p.max_tokens;
         p.seed += (uint64_t)(i % r->n); /* the answers to one prompt must differ */
         struct err why = {0};
         c->request = sluice_submit(m->engine, c->prompt->ids.ids, (int)c->prompt->ids.n, &p, &why);
@@ -156,6 +157,21 @@ static void take_token(struct generation *g, struct choice *c, int32_t id, bool 
         emit(g, c, 1, out);
 }
 
+/* The engine publishes a token a moment before it says that it was the last. A token that ends the answer is
+ * left alone until it has: only then is it known how to show it. */
+static bool awaits_verdict(const struct generation *g, const struct choice *c, int32_t id)
+{
+    const struct sluice_sampling *p = &g->request->sampling.p;
+    if (c->progress.finish != SLUICE_RUNNING)
+        return false;
+    if (c->n_tokens + 1 >= c->max_tokens)
+        return true;
+    for (int i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == id)
+            return true;
+    return false;
+}
+
 static void advance_choice(struct generation *g, struct choice *c, const struct generation_observer *o,
                            struct str *out)
 {
@@ -164,7 +180,7 @@ static void advance_choice(struct generation *g, struct choice *c, const struct 
     if (o)
         observe(g, c, &before, o);
     const int32_t *ids = sluice_request_tokens(c->request);
-    while (!c->finish && c->n_tokens < c->progress.n_tokens) {
+    while (!c->finish && c->n_tokens < c->progress.n_tokens && !awaits_verdict(g, c, ids[c->n_tokens])) {
         bool is_last = c->progress.finish != SLUICE_RUNNING && c->n_tokens + 1 == c->progress.n_tokens;
         take_token(g, c, ids[c->n_tokens], is_last, out);
     }

@@ -19,6 +19,7 @@ struct choice {
     const struct prompt *prompt;
     struct sluice_request *request;
     struct output output;
+    int max_tokens;                  /* as submitted */
     struct sluice_progress progress; /* as last seen */
     int n_tokens;                    /* consumed; the engine may have made more behind a stop string */
     bool opened;                     /* its first event was written */

@@ -1,0 +1,65 @@
+/* What /metrics shows. Counters and histograms of requests are kept here, by the event loop's thread; the
+ * engine's own counters are read when the page is made. Names and buckets are vLLM's, since dashboards and
+ * autoscalers key on them; what only sluice has begins with "sluice:". */
+#ifndef SLUICE_HTTP_METRICS_H
+#define SLUICE_HTTP_METRICS_H
+
+#include <stdint.h>
+
+#include "base/str.h"
+#include "sluice.h"
+
+#define HISTOGRAM_MAX 32
+
+struct histogram {
+    const double *bounds; /* [n] ascending; the last bucket, +Inf, is implied */
+    int n;
+    uint64_t counts[HISTOGRAM_MAX + 1];
+    double sum;
+};
+
+enum finished_reason {
+    FINISHED_STOP,
+    FINISHED_LENGTH,
+    FINISHED_ABORT,
+    FINISHED_ERROR,
+    FINISHED_REPETITION,
+    FINISHED_N
+};
+
+/* One answer that ended. Times are clock_now(); 0 = that point was not reached. */
+struct finished_answer {
+    enum finished_reason reason;
+    double arrived, queued, scheduled, first_token, last_token;
+    int prompt_tokens, cached_tokens, tokens, max_tokens, n, preemptions;
+};
+
+#define METRICS_ROUTES 16
+
+struct metrics {
+    struct histogram ttft, gap, per_token, e2e, queue, prefill, decode, inference;
+    struct histogram prompt_tokens, generation_tokens, max_generation_tokens, params_max_tokens, params_n,
+        preemptions, computed_tokens, iteration_tokens;
+    double token_bounds[HISTOGRAM_MAX]; /* 1, 2, 5, 10 … up to the model's context */
+    uint64_t finished[FINISHED_N];
+    uint64_t http[METRICS_ROUTES][2][6]; /* by route, GET or POST, hundreds of the status */
+    struct sluice_stats seen;            /* as of the last metrics_observe_steps */
+};
+
+void metrics_init(struct metrics *m, int max_model_len);
+void histogram_add(struct histogram *h, double value, uint64_t times);
+void metrics_add_answer(struct metrics *m, const struct finished_answer *a);
+/* Called whenever the engine made steps: tokens a step. */
+void metrics_add_steps(struct metrics *m, const struct sluice_stats *now);
+
+struct metrics_page {
+    const char *model_name;
+    const char *const *routes; /* [n_routes] handlers, for http_requests_total */
+    int n_routes;
+    const struct sluice_stats *stats;
+    const struct sluice_plan *plan;
+    double started; /* time_t of the process's start */
+};
+void metrics_write(const struct metrics *m, const struct metrics_page *page, struct str *out);
+
+#endif

@@ -1,0 +1,318 @@
+/* Which path means what. Refusals that need no body (unknown path, wrong method, missing key, still loading)
+ * are made before the body is read. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#include "api/fields.h"
+#include "api/tokens.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "http/auth.h"
+#include "http/internal.h"
+
+enum { GET = 1, POST = 2 };
+
+struct route {
+    const char *path;
+    const char *pattern; /* not NULL: `path` is a prefix, the rest an argument; how metrics call it */
+    int methods;
+    bool quiet;       /* probes: neither counted nor logged */
+    bool needs_model; /* 503 until it is loaded */
+    /* answered at once … */
+    void (*now)(struct server *s, const struct route *r, struct http_exchange *x);
+    /* … or by a worker from the parsed body */
+    void (*work)(struct task *t, const json_t *body);
+};
+
+static int route_names(const char **names); /* of all routes, for http_requests_total; returns their number */
+
+/* --- replies ------------------------------------------------------------------------------------- */
+
+static void log_reply(const struct server *s, const struct route *r, const struct http_exchange *x,
+                      const struct task *t, int status)
+{
+    if (!s->options.log_requests || (r && r->quiet))
+        return;
+    char path[128]; /* from the client: only what is harmless in a log */
+    size_t n = 0;
+    for (const char *p = x->head.path ? x->head.path : "?"; *p && n + 1 < sizeof path; p++)
+        path[n++] = isprint((unsigned char)*p) ? *p : '?';
+    path[n] = '\0';
+    log_info("%s %s %s -> %d, %.3f s", t ? t->request_id : "-", x->head.method ? x->head.method : "?", path,
+             status, clock_now() - (t ? t->arrived : x->arrived));
+}
+
+void reply_json(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,
+                int status, const char *headers, const struct str *body)
+{
+    char id[200] = "";
+    if (t && s->options.request_id_headers)
+        snprintf(id, sizeof id, "X-Request-Id: %s\r\n", t->request_id);
+    count_reply(s, r, x, status);
+    log_reply(s, r, x, t, status);
+    http_reply(x, status, "application/json", headers ? headers : id, str_text(body), body->len);
+}
+
+void reply_error(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,
+                 const struct api_error *e)
+{
+    struct str body = {0};
+    api_error_write(e, &body);
+    reply_json(s, x, r, t, e->status, e->status == 401 ? "WWW-Authenticate: Bearer\r\n" : NULL, &body);
+    str_free(&body);
+}
+
+/* {"detail": …}: the shape of a framework that clients know for unknown paths and methods. */
+static void reply_detail(struct server *s, struct http_exchange *x, int status, const char *headers,
+                         const char *detail)
+{
+    struct str body = {0};
+    str_addf(&body, "{\"detail\":\"%s\"}", detail);
+    reply_json(s, x, NULL, NULL, status, headers, &body);
+    str_free(&body);
+}
+
+void routes_refusal(void *arg, int status, const char *why, struct str *out)
+{
+    (void)arg;
+    struct api_error e;
+    api_fail(&e, status, status >= 500 ? "Service Unavailable" : "Bad Request", NULL, "%s", why);
+    api_error_write(&e, out);
+}
+
+/* --- answered at once ---------------------------------------------------------------------------- */
+
+static void unavailable(struct server *s, const struct route *r, struct http_exchange *x, const char *why)
+{
+    struct api_error e;
+    api_fail(&e, 503, "unavailable_error", NULL, "%s", why);
+    reply_error(s, x, r, NULL, &e);
+}
+
+static void health(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    if (!s->model) {
+        unavailable(s, r, x, "Loading model");
+        return;
+    }
+    if (s->draining) {
+        unavailable(s, r, x, "Shutting down");
+        return;
+    }
+    struct sluice_stats stats;
+    sluice_stats(s->model->engine, &stats);
+    double silent = clock_now() - stats.engine_heartbeat;
+    if (stats.running + stats.waiting > 0 && silent > s->options.stall_seconds) {
+        char why[160];
+        snprintf(why, sizeof why,
+                 "The engine is stalled: %d requests run or wait, and no step has ended for %.0f s",
+                 stats.running + stats.waiting, silent);
+        unavailable(s, r, x, why);
+        return;
+    }
+    http_reply(x, 200, NULL, NULL, "", 0);
+}
+
+static void version(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    str_adds(&body, "{\"version\":\"" SLUICE_VERSION "\"}");
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
+static void load(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    str_addf(&body, "{\"server_load\":%d}", s->n_tasks);
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
+static void metrics(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    (void)r;
+    const char *names[METRICS_ROUTES];
+    int n_names = route_names(names);
+    struct sluice_stats stats;
+    sluice_stats(s->model->engine, &stats);
+    const struct metrics_page page = {.model_name = s->model->names[0],
+                                      .routes = names,
+                                      .n_routes = n_names,
+                                      .stats = &stats,
+                                      .plan = sluice_plan(s->model->engine),
+                                      .started = s->started};
+    struct str body = {0};
+    metrics_write(&s->metrics, &page, &body);
+    http_reply(x, 200, "text/plain; version=1.0.0; charset=utf-8", NULL, str_text(&body), body.len);
+    str_free(&body);
+}
+
+static void models(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    api_models_write(s->model, (int64_t)time(NULL), &body);
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
+static void model(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    struct api_error e;
+    if (api_model_write(s->model, x->head.path + strlen(r->path), (int64_t)time(NULL), &body, &e))
+        reply_error(s, x, r, NULL, &e);
+    else
+        reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
+/* --- answered by a worker ------------------------------------------------------------------------ */
+
+static void generate(struct task *t, enum api_kind kind, const json_t *body)
+{
+    struct api_request *r = api_request_read(t->model, kind, body, t->request_id, t->id_is_header, &t->error);
+    if (!r)
+        return;
+    if (atomic_load(&t->abandoned)) { /* the client left while we read: start nothing */
+        api_request_free(r);
+        api_fail(&t->error, 499, "Abandoned", NULL, "the client left");
+        return;
+    }
+    t->generation = generation_start(t->model, r, t->arrived, &t->error);
+}
+
+static void chat(struct task *t, const json_t *body)
+{
+    generate(t, API_CHAT, body);
+}
+
+static void completions(struct task *t, const json_t *body)
+{
+    generate(t, API_COMPLETION, body);
+}
+
+static void tokenize(struct task *t, const json_t *body)
+{
+    api_tokenize(t->model, body, &t->reply, &t->error);
+}
+
+static void detokenize(struct task *t, const json_t *body)
+{
+    api_detokenize(t->model, body, &t->reply, &t->error);
+}
+
+void route_work(struct task *t)
+{
+    json_t *body = fields_parse(t->body, t->body_len, t->model->limits.max_json_depth, &t->error);
+    if (body)
+        t->route->work(t, body);
+    json_decref(body);
+}
+
+/* --- the table ----------------------------------------------------------------------------------- */
+
+static const struct route routes[] = {
+    {"/v1/chat/completions", .methods = POST, .needs_model = true, .work = chat},
+    {"/v1/completions", .methods = POST, .needs_model = true, .work = completions},
+    {"/v1/models", .methods = GET, .needs_model = true, .now = models},
+    {"/v1/models/", .pattern = "/v1/models/{id}", .methods = GET, .needs_model = true, .now = model},
+    {"/tokenize", .methods = POST, .needs_model = true, .work = tokenize},
+    {"/detokenize", .methods = POST, .needs_model = true, .work = detokenize},
+    {"/health", .methods = GET, .quiet = true, .now = health},
+    {"/ping", .methods = GET | POST, .quiet = true, .now = health},
+    {"/version", .methods = GET, .quiet = true, .now = version},
+    {"/load", .methods = GET, .quiet = true, .now = load},
+    {"/metrics", .methods = GET, .quiet = true, .needs_model = true, .now = metrics},
+};
+enum { N_ROUTES = sizeof routes / sizeof *routes };
+_Static_assert(N_ROUTES <= METRICS_ROUTES, "one counter a route");
+
+static int route_names(const char **names)
+{
+    for (int i = 0; i < N_ROUTES; i++)
+        names[i] = routes[i].pattern ? routes[i].pattern : routes[i].path;
+    return N_ROUTES;
+}
+
+static const struct route *find(const char *path)
+{
+    for (int i = 0; i < N_ROUTES; i++) {
+        const struct route *r = &routes[i];
+        size_t n = strlen(r->path);
+        if (r->pattern ? strncmp(path, r->path, n) == 0 && path[n] : strcmp(path, r->path) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+void count_reply(struct server *s, const struct route *r, const struct http_exchange *x, int status)
+{
+    if (r && !r->quiet && s->model)
+        s->metrics.http[r - routes][x->head.method[0] == 'P'][status / 100]++;
+}
+
+static bool is_json(const char *content_type)
+{
+    if (!content_type || strncasecmp(content_type, "application/json", 16) != 0)
+        return false;
+    return strchr(" \t;", content_type[16]) != NULL; /* or its end */
+}
+
+void routes_begin(void *arg, struct http_exchange *x)
+{
+    struct server *s = arg;
+    struct api_error e;
+    const char *method = x->head.method;
+    x->arrived = clock_now();
+    if (auth_guards(x->head.path) && strcmp(method, "OPTIONS") != 0 &&
+        !auth_allows(http_head_get(&x->head, "Authorization"), s->options.api_keys, s->options.n_api_keys)) {
+        api_fail(&e, 401, "AuthenticationError", NULL,
+                 "Unauthorized: this server needs an API key, sent as \"Authorization: Bearer KEY\"");
+        reply_error(s, x, NULL, NULL, &e);
+        return;
+    }
+    const struct route *r = find(x->head.path);
+    if (!r) {
+        reply_detail(s, x, 404, NULL, "Not Found");
+        return;
+    }
+    bool get = strcmp(method, "GET") == 0 && (r->methods & GET),
+         post = strcmp(method, "POST") == 0 && (r->methods & POST);
+    if (!get && !post) {
+        const char *allow = r->methods == GET    ? "Allow: GET\r\n"
+                            : r->methods == POST ? "Allow: POST\r\n"
+                                                 : "Allow: GET, POST\r\n";
+        reply_detail(s, x, 405, allow, "Method Not Allowed");
+        return;
+    }
+    if (r->needs_model && !s->model) {
+        unavailable(s, r, x, "Loading model");
+        return;
+    }
+    if (!r->work)
+        return;
+    if (s->draining) {
+        unavailable(s, r, x, "The server is shutting down and takes no new requests");
+        return;
+    }
+    if (!is_json(http_head_get(&x->head, "Content-Type"))) {
+        api_fail(&e, 400, "Bad Request", NULL,
+                 "1 validation error: the Content-Type must be application/json");
+        reply_error(s, x, r, NULL, &e);
+    }
+}
+
+void routes_request(void *arg, struct http_exchange *x)
+{
+    struct server *s = arg;
+    const struct route *r = find(x->head.path);
+    if (r->now)
+        r->now(s, r, x);
+    else
+        task_start(s, r, x);
+}

@@ -1,0 +1,232 @@
+/* Requests under way. A task's body is read by a worker; a generation that comes of it stays in the list of
+ * tasks, and each time the engine has news all of them are looked at. The cost of a look is a few loads,
+ * so thousands of waiting requests do no harm. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "http/internal.h"
+
+static void task_free(struct task *t)
+{
+    struct server *s = t->server;
+    *(t->prev ? &t->prev->next : &s->tasks) = t->next;
+    if (t->next)
+        t->next->prev = t->prev;
+    s->n_tasks--;
+    generation_free(t->generation);
+    str_free(&t->reply);
+    free(t->body);
+    free(t);
+}
+
+/* The client hung up. The engine drops its requests before the next step. */
+static void task_gone(struct http_exchange *x)
+{
+    struct task *t = x->user;
+    t->x = NULL;
+    atomic_store(&t->abandoned, true);
+    if (t->server->options.log_requests)
+        log_info("%s the client hung up after %.3f s", t->request_id, clock_now() - t->arrived);
+    if (t->live) /* else a worker holds it, and it is freed when that is done */
+        task_free(t);
+}
+
+/* The request's name: the header X-Request-Id where it is usable, else random. */
+static void name_task(struct task *t, const struct http_exchange *x)
+{
+    const char *given = http_head_get(&x->head, "X-Request-Id");
+    size_t n = given ? strlen(given) : 0;
+    bool usable = n > 0 && n <= 128;
+    for (size_t i = 0; i < n && usable; i++)
+        usable = given[i] > ' ' && given[i] <= '~';
+    if (usable) {
+        memcpy(t->request_id, given, n + 1);
+        t->id_is_header = true;
+        return;
+    }
+    uint64_t id = (uint64_t)(uintptr_t)t;
+    if (getrandom(&id, sizeof id, 0) < 0)
+        id ^= (uint64_t)(clock_now() * 1e9);
+    snprintf(t->request_id, sizeof t->request_id, "%016llx", (unsigned long long)id);
+}
+
+static void run(struct job *j)
+{
+    struct task *t = (struct task *)j;
+    if (!atomic_load(&t->abandoned))
+        route_work(t);
+}
+
+void task_start(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct task *t = mem_zalloc(1, sizeof *t);
+    t->job.run = run;
+    t->server = s;
+    t->route = r;
+    t->x = x;
+    t->model = s->model;
+    t->body_len = x->body.len;
+    t->body = str_take(&x->body);
+    t->arrived = x->arrived;
+    name_task(t, x);
+    t->next = s->tasks;
+    if (s->tasks)
+        s->tasks->prev = t;
+    s->tasks = t;
+    s->n_tasks++;
+    x->user = t;
+    x->gone = task_gone;
+    workers_add(s->workers, &t->job);
+}
+
+/* --- metrics of a generation --------------------------------------------------------------------- */
+
+static void saw_first_token(void *arg, double seconds)
+{
+    histogram_add(&((struct metrics *)arg)->ttft, seconds, 1);
+}
+
+static void saw_gap(void *arg, double seconds, int count)
+{
+    histogram_add(&((struct metrics *)arg)->gap, seconds, (uint64_t)count);
+}
+
+static enum finished_reason reason_of(const struct choice *c)
+{
+    static const char *const names[FINISHED_N] = {"stop", "length", "abort", "error", "repetition"};
+    for (int i = 0; i < FINISHED_N; i++)
+        if (c->finish && strcmp(c->finish, names[i]) == 0)
+            return (enum finished_reason)i;
+    return FINISHED_ERROR;
+}
+
+static void record(struct server *s, const struct task *t)
+{
+    const struct generation *g = t->generation;
+    int longest = 0;
+    for (int i = 0; i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        const struct sluice_progress *p = &c->progress;
+        metrics_add_answer(&s->metrics, &(struct finished_answer){.reason = reason_of(c),
+                                                                  .arrived = g->arrived,
+                                                                  .queued = p->arrived,
+                                                                  .scheduled = p->scheduled,
+                                                                  .first_token = p->first_token,
+                                                                  .last_token = p->last_token,
+                                                                  .prompt_tokens = (int)c->prompt->ids.n,
+                                                                  .cached_tokens = p->cached_tokens,
+                                                                  .tokens = c->n_tokens,
+                                                                  .max_tokens = c->max_tokens,
+                                                                  .n = g->request->n,
+                                                                  .preemptions = p->preemptions});
+        if (c->n_tokens > longest)
+            longest = c->n_tokens;
+    }
+    histogram_add(&s->metrics.max_generation_tokens, longest, 1);
+    if (!s->options.log_requests)
+        return;
+    struct usage u = generation_usage(g);
+    const struct sluice_progress *p = &g->choices[0].progress;
+    double first = p->first_token > 0 ? p->first_token - g->arrived : 0;
+    log_info("%s prompt %lld tokens (%lld cached), answer %lld tokens, first after %.3f s, %s", t->request_id,
+             (long long)u.prompt, (long long)u.cached, (long long)u.completion, first,
+             g->choices[0].finish ? g->choices[0].finish : "error");
+}
+
+/* --- progress ------------------------------------------------------------------------------------ */
+
+/* Gives the client what the engine has made. The task may be gone afterwards. */
+static void advance(struct server *s, struct task *t)
+{
+    const struct generation_observer observer = {&s->metrics, saw_first_token, saw_gap};
+    struct generation *g = t->generation;
+    struct http_exchange *x = t->x;
+    struct str out = {0};
+    bool done = generation_advance(g, &observer, &out);
+    if (g->request->stream)
+        http_stream_add(x, str_text(&out), out.len);
+    if (done) {
+        record(s, t);
+        x->gone = NULL;
+        if (g->request->stream) {
+            count_reply(s, t->route, x, 200);
+            http_stream_end(x);
+        } else if (g->error.status) {
+            reply_error(s, x, t->route, t, &g->error);
+        } else {
+            reply_json(s, x, t->route, t, 200, NULL, &out);
+        }
+        task_free(t);
+    } else if (g->request->stream && http_stream_pending(x) > s->options.max_stream_bytes) {
+        log_warn("%s cancelled: its client does not read, and %zu bytes wait for it", t->request_id,
+                 http_stream_pending(x));
+        http_abort(x);
+        task_free(t);
+    }
+    str_free(&out);
+}
+
+/* A worker is done with a task. */
+static void settle(struct server *s, struct task *t)
+{
+    free(t->body);
+    t->body = NULL;
+    if (!t->x) {
+        task_free(t);
+        return;
+    }
+    if (t->generation) {
+        t->live = true;
+        if (s->aborted) /* it came out of the worker too late */
+            generation_cancel(t->generation);
+        if (t->generation->request->stream) {
+            char headers[300];
+            snprintf(headers, sizeof headers, "Cache-Control: no-cache\r\n%s%s%s",
+                     s->options.request_id_headers ? "X-Request-Id: " : "",
+                     s->options.request_id_headers ? t->request_id : "",
+                     s->options.request_id_headers ? "\r\n" : "");
+            http_stream_begin(t->x, "text/event-stream; charset=utf-8", headers);
+        }
+        advance(s, t);
+        return;
+    }
+    t->x->gone = NULL;
+    if (t->error.status)
+        reply_error(s, t->x, t->route, t, &t->error);
+    else
+        reply_json(s, t->x, t->route, t, 200, NULL, &t->reply);
+    task_free(t);
+}
+
+void tasks_advance(struct server *s)
+{
+    for (struct task *t = s->tasks, *next; t; t = next) {
+        next = t->next;
+        if (t->live)
+            advance(s, t);
+    }
+    struct job *j;
+    while ((j = workers_take(s->workers)))
+        settle(s, (struct task *)j);
+}
+
+void tasks_abort(struct server *s)
+{
+    for (struct task *t = s->tasks; t; t = t->next)
+        if (t->live)
+            generation_cancel(t->generation);
+}
+
+void tasks_free(struct server *s)
+{
+    struct job *j;
+    while ((j = workers_take(s->workers)) || (j = workers_take_undone(s->workers)))
+        task_free((struct task *)j);
+    while (s->tasks)
+        task_free(s->tasks);
+}
