@@ -257,8 +257,8 @@ static int parse_tensors(struct cursor *c, const struct gguf *g, uint64_t count,
     int result = -1;
     if (get_alignment(g, &alignment, c->e) != 0)
         return -1;
-    if (count > left(c) / 25 ||
-        count > INT_MAX / 4) /* the shortest entry: an 8 + 1 byte name, no dimensions */
+    /* The shortest entry: an 8 + 1 byte name, n_dims, no dimensions, a type and an offset. */
+    if (count > left(c) / 25 || count > INT_MAX / 4)
         return cut_short(c, "its tensor list", NULL);
     offsets = mem_try_alloc((size_t)count, sizeof *offsets);
     ranges = mem_try_alloc((size_t)count, sizeof *ranges);
