@@ -232,15 +232,14 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
     KERNEL(f, 0, 2)   \
     KERNEL(f, 0, 3)   \
     KERNEL(f, 0, 4)   \
-    KERNEL(f, 1, 3)   \
-    KERNEL(f, 1, 4)   \
-    KERNELS_WIDE(f)
+    KERNELS_EXPANDED(f)
+/* More than CODE_TILE_DIRECT tokens, cut evenly, make no narrower expanded tiles than these. */
 #if P == 16
-#define KERNELS_WIDE(f) KERNEL(f, 1, 5) KERNEL(f, 1, 6)
-#define ROW(f)          [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, NULL, f##_1_3, f##_1_4, f##_1_5, f##_1_6}}
+#define KERNELS_EXPANDED(f) KERNEL(f, 1, 3) KERNEL(f, 1, 4) KERNEL(f, 1, 5) KERNEL(f, 1, 6)
+#define ROW(f)              [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, NULL, f##_1_3, f##_1_4, f##_1_5, f##_1_6}}
 #else
-#define KERNELS_WIDE(f)
-#define ROW(f) [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, NULL, f##_1_3, f##_1_4}}
+#define KERNELS_EXPANDED(f) KERNEL(f, 1, 2) KERNEL(f, 1, 3) KERNEL(f, 1, 4)
+#define ROW(f)              [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, f##_1_2, f##_1_3, f##_1_4}}
 #endif
 
 KERNELS_OF(PF_Q8_0)
@@ -257,7 +256,6 @@ KERNELS_OF(PF_Q2_K)
 KERNELS_OF(PF_Q3_K)
 KERNELS_OF(PF_IQ4_XS)
 
-/* Five tokens or more are cut into tiles of three or more, so narrower expanded tiles never occur. */
 code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
 {
     static code_kernel *const table[PF_COUNT][2][6] = {
