@@ -178,13 +178,14 @@ static void silu_mul(struct backend *b, float *gate, const float *up, int64_t n)
         gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
+/* x/2 (1 + tanh u) as x / (1 + e^-2u): nothing cancels where tanh is near -1. */
 static void gelu_mul(struct backend *b, float *gate, const float *up, int64_t n)
 {
     (void)b;
     for (int64_t i = 0; i < n; i++) {
         float x = gate[i];
-        float inner = 0.797884560802865f * (x + 0.044715f * x * x * x); /* sqrt(2/pi) */
-        gate[i] = 0.5f * x * (1.0f + tanhf(inner)) * up[i];
+        float u = 0.797884560802865f * (x + 0.044715f * x * x * x); /* sqrt(2/pi) */
+        gate[i] = x / (1.0f + expf(-2.0f * u)) * up[i];
     }
 }
 
