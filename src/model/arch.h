@@ -28,7 +28,7 @@ struct arch {
         struct model *m); /* frees what configure allocated; weights and buffers are freed for it */
 };
 
-extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen35;
+extern const struct arch arch_llama, arch_qwen2, arch_qwen3, arch_qwen35, arch_gemma3;
 
 struct owned_mat {
     struct mat *w;

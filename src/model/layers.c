@@ -143,7 +143,8 @@ int decoder_config(struct model *m, const struct params *p, const char *act_key,
     /* The vocabulary is the embedding's height where the file does not say: not every GGUF does. A wrong
      * height is found when the weights are declared. */
     static const char *const embeddings[] = {"token_embd.weight", "model.embed_tokens.weight",
-                                             "model.language_model.embed_tokens.weight"};
+                                             "model.language_model.embed_tokens.weight",
+                                             "language_model.model.embed_tokens.weight"};
     for (size_t i = 0; i < sizeof embeddings / sizeof embeddings[0]; i++) {
         const struct tensor *t = model_file_tensor(p->file, embeddings[i]);
         if (t && t->n_dims == 2 && t->shape[0] <= 1 << 24)

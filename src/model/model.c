@@ -13,7 +13,7 @@
 #include "model/weights.h"
 
 /* One row an architecture. */
-static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen35};
+static const struct arch *const archs[] = {&arch_llama, &arch_qwen2, &arch_qwen3, &arch_qwen35, &arch_gemma3};
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
 static bool listed(const char *const *names, const char *name)
@@ -60,8 +60,14 @@ static const struct arch *find_arch(const struct model_file *f, const char *name
 /* "model." unless the checkpoint keeps its text model deeper, as multimodal ones do. */
 static const char *hf_prefix(const struct model_file *f)
 {
-    return model_file_tensor(f, "model.language_model.embed_tokens.weight") ? "model.language_model."
-                                                                            : "model.";
+    static const char *const prefixes[] = {"model.language_model.", "language_model.model."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        char name[100];
+        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
+        if (model_file_tensor(f, name))
+            return prefixes[i];
+    }
+    return "model.";
 }
 
 static int declare_weights(struct model *m, struct weights *w, struct err *e)
@@ -70,7 +76,14 @@ static int declare_weights(struct model *m, struct weights *w, struct err *e)
     w->hf_prefix = hf_prefix(m->file);
     int rc = m->arch->weights(m, w, e);
     if (rc == 0 && w->load) {
-        static const char *const ignored[] = {"model.visual.", "visual.", "mtp.", "rope_freqs.", NULL};
+        static const char *const ignored[] = {"model.visual.",
+                                              "model.vision_tower.",
+                                              "vision_tower.",
+                                              "model.multi_modal_projector.",
+                                              "multi_modal_projector.",
+                                              "mtp.",
+                                              "rope_freqs.",
+                                              NULL};
         weights_warn_unused(w, ignored);
     }
     free(w->used);

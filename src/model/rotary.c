@@ -117,6 +117,8 @@ int rotary_read(const struct params *p, int dims, struct rope *r, struct err *e)
         scaling = json_object_get(p->config, "rope_parameters");
         if (!json_is_object(scaling))
             scaling = json_object_get(p->config, "rope_scaling");
+        if (json_is_object(json_object_get(scaling, "full_attention")))
+            scaling = json_object_get(scaling, "full_attention");
         const json_t *inner = json_object_get(scaling, "rope_theta");
         if (inner && !json_is_number(inner))
             return err_set(e, ERR_INVALID, "%s/config.json: \"rope_theta\" must be a number", p->file->path);

@@ -15,6 +15,7 @@ struct real {
 static const struct real reals[] = {
     {"SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1"},
     {"qwen2.5-coder-0.5b.gguf", "qwen2.5-coder-0.5b"},
+    {"gemma-3-270m-q4_k_m.gguf", "gemma3-270m"},
 };
 
 enum { MAX_TOKENS = 512 };
