@@ -31,13 +31,14 @@ static bool has_avx512(void)
 static const struct level {
     const char *name;
     const struct backend_ops *ops;
+    const struct cpu_peak *peak;
     bool (*on_this_cpu)(void);
 } levels[] = {
 #if defined(__x86_64__)
-    {"avx512", &cpu_ops_avx512, has_avx512},
-    {"avx2", &cpu_ops_avx2, has_avx2},
+    {"avx512", &cpu_ops_avx512, &cpu_peak_avx512, has_avx512},
+    {"avx2", &cpu_ops_avx2, &cpu_peak_avx2, has_avx2},
 #endif
-    {"reference", &cpu_ops_reference, has_reference},
+    {"reference", &cpu_ops_reference, &cpu_peak_reference, has_reference},
 };
 #define N_LEVELS (sizeof levels / sizeof levels[0])
 
@@ -56,6 +57,14 @@ const char *backend_cpu_levels(void)
     }
     text[n] = '\0';
     return text;
+}
+
+const struct cpu_peak *cpu_peak_of(const struct backend_ops *ops)
+{
+    size_t i = 0;
+    while (levels[i].ops != ops)
+        i++;
+    return levels[i].peak;
 }
 
 struct backend *backend_cpu(const char *level, int n_threads, struct err *e)

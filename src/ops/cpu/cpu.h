@@ -5,6 +5,7 @@
 #define SLUICE_OPS_CPU_CPU_H
 
 #include "base/pool.h"
+#include "ops/cpu/limits.h"
 #include "ops/ops.h"
 
 struct cpu {
@@ -64,8 +65,13 @@ static inline int attention_first(const struct attention *a, int position)
 }
 
 extern const struct backend_ops cpu_ops_reference;
+extern const struct cpu_peak cpu_peak_reference;
 #if defined(__x86_64__)
 extern const struct backend_ops cpu_ops_avx2, cpu_ops_avx512;
+extern const struct cpu_peak cpu_peak_avx2, cpu_peak_avx512;
 #endif
+
+/* The loops that measure the limits of the level whose operations are ops. */
+const struct cpu_peak *cpu_peak_of(const struct backend_ops *ops);
 
 #endif
