@@ -169,6 +169,9 @@ static int higher_score(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* Cutting a name in every way is quadratic in its length; no model comes near this. */
+#define SP_NAME_MAX_BYTES 512
+
 /* Every way to cut the token's name into two entries is a merge. */
 static void add_merges_of(struct tokenizer *t, int32_t id, uint32_t rank, struct str *scratch)
 {
@@ -199,6 +202,9 @@ static int load_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
         double score;
         if (!gguf_array_f64(g, "tokenizer.ggml.scores", id, &score) || isnan(score))
             status = err_set(e, ERR_INVALID, "tokenizer.ggml.scores[%d] is not a number", id);
+        else if (t->vocab.tokens[id].name_len > SP_NAME_MAX_BYTES)
+            status = err_set(e, ERR_UNSUPPORTED, "token %d is %u bytes long; at most %d are possible", id,
+                             t->vocab.tokens[id].name_len, SP_NAME_MAX_BYTES);
         else if (t->vocab.tokens[id].flags & TOKEN_MODEL)
             order[n_order++] = (struct scored){score, id};
     }

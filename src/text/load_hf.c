@@ -52,6 +52,10 @@ static int pattern_member(struct loader *l, const json_t *stage, const char **s,
         return err_set(l->e, ERR_INVALID,
                        "the pattern of a \"%.100s\" must be {\"String\": …} or {\"Regex\": …}, not empty",
                        type_of(stage));
+    if (!regex && json_string_length(v) > REPLACE_MAX_BYTES)
+        return err_set(l->e, ERR_UNSUPPORTED,
+                       "the pattern of a \"%.100s\" is a string of %zu bytes; at most %d are possible",
+                       type_of(stage), json_string_length(v), REPLACE_MAX_BYTES);
     *s = json_string_value(v);
     *len = json_string_length(v);
     *is_regex = regex != NULL;

@@ -113,17 +113,23 @@ static void normalize_unicode(const struct normalize_step *s, const char *text, 
     free(chars);
 }
 
-static void replace(const struct normalize_step *s, const char *text, size_t len, struct str *out)
+void replace_all(const char *text, size_t len, const struct str *from, const struct str *to, struct str *out)
 {
-    size_t i = 0;
-    while (i < len) {
-        const char *hit = memmem(text + i, len - i, s->from.data, s->from.len);
-        size_t end = hit ? (size_t)(hit - text) : len;
-        str_add(out, text + i, end - i);
-        if (hit)
-            str_add(out, str_text(&s->to), s->to.len);
-        i = hit ? end + s->from.len : end;
+    size_t i = 0, done = 0; /* text up to done is in out */
+    while (i + from->len <= len) {
+        const char *hit = memchr(text + i, from->data[0], len - from->len + 1 - i);
+        if (!hit)
+            break;
+        i = (size_t)(hit - text);
+        if (memcmp(hit, from->data, from->len) != 0) {
+            i++;
+            continue;
+        }
+        str_add(out, text + done, i - done);
+        str_add(out, str_text(to), to->len);
+        done = i += from->len;
     }
+    str_add(out, text + done, len - done);
 }
 
 void normalizer_run(const struct normalizer *n, const char *text, size_t len, bool first, struct str *out)
@@ -139,7 +145,7 @@ void normalizer_run(const struct normalizer *n, const char *text, size_t len, bo
             normalize_unicode(s, out->data, out->len, &next);
             break;
         case NORMALIZE_REPLACE:
-            replace(s, out->data, out->len, &next);
+            replace_all(out->data, out->len, &s->from, &s->to, &next);
             break;
         case NORMALIZE_PREPEND:
             if (first && out->len)

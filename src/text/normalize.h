@@ -23,6 +23,12 @@ struct normalizer {
     int n;
 };
 
+/* Longer strings are not replaced by any model, and are refused so that the search may be the simple one. */
+#define REPLACE_MAX_BYTES 64
+
+/* Appends text [len] to *out, every `from` (1 … REPLACE_MAX_BYTES bytes) in it as `to`. */
+void replace_all(const char *text, size_t len, const struct str *from, const struct str *to, struct str *out);
+
 void normalizer_free(struct normalizer *n);
 /* Appends a step, to be filled in; NULL and *e when there are too many. */
 struct normalize_step *normalizer_add(struct normalizer *n, enum normalize_kind kind, struct err *e);

@@ -34,11 +34,12 @@ enum tokenizer_flags {
 
 /* Appends the ids of text [len] (any bytes; invalid UTF-8 is encoded byte by byte where the vocabulary
  * allows, else as U+FFFD) to *out. Time is O(len log len) in the worst case. Fails only when max_tokens (0 =
- * no limit) would be passed.
+ * no limit) would be passed, or for a text of more than 1 GiB.
  *
  * `literal` (NULL = none) marks bytes [len] that must never become control tokens: no special or added token
- * is recognised over a range that holds a non-zero byte. It is how message text stays text (see
- * chat/template.h). */
+ * is recognised over a range that holds a non-zero byte, except tokens of white space alone (Gemma's runs of
+ * newlines), which are text. It is how message text stays text (see chat/template.h). Nor do merges ever make
+ * a special token of ordinary text. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, const uint8_t *literal,
                      unsigned flags, size_t max_tokens, struct token_list *out, struct err *e);
 
@@ -60,7 +61,9 @@ int32_t tokenizer_bos(const struct tokenizer *t); /* -1 if none */
 int32_t tokenizer_eos(const struct tokenizer *t); /* the tokenizer's own; -1 if none */
 bool tokenizer_adds_bos(const struct tokenizer *t);
 /* Ids that end a turn: the tokenizer's EOS and EOT, the generation config's and config's eos_token_id, and
- * what the GGUF names (eos, eot, eom). First is the primary EOS. Returns the count, at most max. */
+ * what the GGUF names (eos, eot, eom); a GGUF that names no eot ends turns with the control token of its
+ * vocabulary that does so in the known chat formats (<|im_end|>, <|eot_id|>, <end_of_turn>). First is the
+ * primary EOS. Returns the count, at most max. */
 int tokenizer_stop_ids(const struct tokenizer *t, int32_t *ids, int max);
 
 /* Appends the text of ids [n] as valid UTF-8 (malformed bytes become U+FFFD as Python's decoder does).

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/normalize.h"
 
 void vocab_free(struct vocab *v)
 {
@@ -191,23 +192,6 @@ static bool decode_byte_level(const char *name, size_t len, struct str *out)
     return true;
 }
 
-static void replace_all(struct str *text, const struct str *from, const struct str *to, struct str *scratch)
-{
-    str_clear(scratch);
-    size_t i = 0;
-    while (i < text->len) {
-        const char *hit = memmem(text->data + i, text->len - i, from->data, from->len);
-        size_t end = hit ? (size_t)(hit - text->data) : text->len;
-        str_add(scratch, text->data + i, end - i);
-        if (hit)
-            str_add(scratch, str_text(to), to->len);
-        i = hit ? end + from->len : end;
-    }
-    struct str swap = *text;
-    *text = *scratch;
-    *scratch = swap;
-}
-
 static void decode_name(const struct decoder *d, const char *name, size_t len, struct str *out,
                         struct str *scratch)
 {
@@ -223,8 +207,13 @@ static void decode_name(const struct decoder *d, const char *name, size_t len, s
         return;
     }
     str_add(out, name, len);
-    for (int i = 0; i < d->n_replace; i++)
-        replace_all(out, &d->replace[i].from, &d->replace[i].to, scratch);
+    for (int i = 0; i < d->n_replace; i++) {
+        str_clear(scratch);
+        replace_all(out->data, out->len, &d->replace[i].from, &d->replace[i].to, scratch);
+        struct str swap = *out;
+        *out = *scratch;
+        *scratch = swap;
+    }
 }
 
 int vocab_decode_names(struct vocab *v, const struct decoder *d, struct err *e)

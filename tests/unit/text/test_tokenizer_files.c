@@ -65,10 +65,10 @@ static void refused_json(void **state)
          ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}}",
          "pattern \"(\": missing closing parenthesis"},
         {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":"
-                   "\"Isolated\"}}",
+         "\"Isolated\"}}",
          "sets within sets"},
         {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"},\"behavior\":"
-                   "\"Isolated\"}}",
+         "\"Isolated\"}}",
          "sets within sets"},
         {"{" MODEL
          ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Sideways\"}}",
@@ -81,10 +81,10 @@ static void refused_json(void **state)
         {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\"}}", "\"single\""},
         {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{}]}}", "\"single\"[0]"},
         {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
-                   "\"id\":\"x\"}}]}}",
+         "\"id\":\"x\"}}]}}",
          "special_tokens"},
         {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
-                   "\"id\":\"x\"}}],"
+         "\"id\":\"x\"}}],"
          "\"special_tokens\":{\"x\":{\"ids\":[77]}}}}",
          "outside the vocabulary"},
         {"{" MODEL ",\"decoder\":{\"type\":\"WordPiece\"}}", "a decoder of type \"WordPiece\""},

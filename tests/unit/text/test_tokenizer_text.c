@@ -2,6 +2,8 @@
  * characters, marks of literal text, limits; and the small contracts of its other calls. */
 #include "text/open.h"
 
+#include <pthread.h>
+
 static struct tokenizer *qwen, *smol, *llama3, *gemma, *gemma_gguf;
 
 static int setup(void **state)
@@ -46,40 +48,87 @@ static size_t round_trip(const struct tokenizer *t, const char *text, size_t len
     return n;
 }
 
+/* A text of len bytes that repeats `unit` is encoded, and the ids are not more than the bytes. */
+static void repeat(const struct tokenizer *t, const char *unit, size_t len)
+{
+    const size_t n = strlen(unit);
+    char *text = malloc(len);
+    assert_non_null(text);
+    for (size_t i = 0; i < len; i++)
+        text[i] = unit[i % n];
+    struct token_list ids = encode_marked(t, text, len - len % n, NULL, TOKENIZER_PARSE_SPECIAL);
+    assert_true(ids.n > 0 && ids.n <= len);
+    token_list_free(&ids);
+    free(text);
+}
+
 /* A megabyte that is one word, one run, one heap: quadratic code would not come back from these. */
 static void megabytes(void **state)
+{
+    (void)state;
+    static const char *const units[] = {"a", " ", "\n", "\xCC\x81\xCC\xA7" /* marks in the wrong order */};
+    for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+        repeat(qwen, units[u], 1 << 20);
+        repeat(gemma, units[u], 1 << 20);
+    }
+}
+
+static void long_runs(void **state)
+{
+    (void)state;
+    const struct tokenizer *all[] = {qwen, smol, llama3, gemma, gemma_gguf};
+    static const char *const units[] = {"a", " ", "\n",       " \n",       "\xE2\x96\x81",
+                                        "'", "1", "\xCC\x81", "<|im_end|", "<|im_end|>"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        for (size_t u = 0; all[i] && u < sizeof units / sizeof units[0]; u++)
+            repeat(all[i], units[u], 1 << 15);
+}
+
+static void random_bytes(void **state)
 {
     (void)state;
     const size_t n = 1 << 20;
     char *text = malloc(n);
     assert_non_null(text);
-    const struct tokenizer *all[] = {qwen, smol, llama3, gemma, gemma_gguf};
-    static const char *const units[] = {
-        "a", " ", "\n", " \n", "\xE2\x96\x81", "'", "1", "\xCC\x81\xCC\xA7", "<|im_end|"};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        for (size_t u = 0; all[i] && u < sizeof units / sizeof units[0]; u++) {
-            size_t unit = strlen(units[u]), len = n - n % unit;
-            for (size_t j = 0; j < len; j++)
-                text[j] = units[u][j % unit];
-            struct token_list ids = encode_marked(all[i], text, len, NULL, TOKENIZER_PARSE_SPECIAL);
-            assert_true(ids.n > 0 && ids.n <= len);
-            token_list_free(&ids);
-        }
-        uint32_t x = 1;
-        for (size_t j = 0; j < n; j++) {
-            x = x * 1664525 + 1013904223;
-            text[j] = (char)(x >> 24);
-        }
-        if (all[i] == smol) /* no normalisation: what goes in comes out */
-            round_trip(all[i], text, n);
-        else if (all[i])
-            for (size_t part = 0; part < n; part += 1 << 18) {
-                struct token_list ids = encode_marked(all[i], text + part, 1 << 18, NULL, 0);
-                assert_true(ids.n > 0);
-                token_list_free(&ids);
-            }
+    uint32_t x = 1;
+    for (size_t i = 0; i < n; i++) {
+        x = x * 1664525 + 1013904223;
+        text[i] = (char)(x >> 24);
     }
+    round_trip(smol, text, n);
+    round_trip(gemma, text, n);
+    struct token_list ids = encode_marked(qwen, text, n, NULL, 0); /* NFC may change it */
+    assert_true(ids.n > 0);
+    token_list_free(&ids);
     free(text);
+}
+
+/* One tokenizer, several threads. */
+static void *encode_often(void *arg)
+{
+    (void)arg;
+    size_t n = 0;
+    for (int i = 0; i < 50; i++) {
+        struct token_list ids = {0};
+        const char *text = "It's 2025<|im_end|>\n\n  e\xCC\x81t\xC3\xA9 \xFF";
+        if (tokenizer_encode(qwen, text, strlen(text), NULL, TOKENIZER_PARSE_SPECIAL, 0, &ids, NULL) == 0)
+            n += ids.n;
+        token_list_free(&ids);
+    }
+    return (void *)n;
+}
+
+static void shared_between_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    void *counts[4], *alone = encode_often(NULL);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, NULL), 0);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], &counts[i]);
+        assert_ptr_equal(counts[i], alone);
+    }
 }
 
 static void invalid_bytes(void **state)
@@ -395,12 +444,21 @@ static void leading_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(megabytes),        cmocka_unit_test(invalid_bytes),
-        cmocka_unit_test(no_byte_tokens),   cmocka_unit_test(literal_hides_tokens),
-        cmocka_unit_test(literal_newlines), cmocka_unit_test(literal_normalized),
-        cmocka_unit_test(strips_and_words), cmocka_unit_test(token_limit),
-        cmocka_unit_test(special_ids),      cmocka_unit_test(outside_the_vocabulary),
-        cmocka_unit_test(names_and_bytes),  cmocka_unit_test(skip_special),
+        cmocka_unit_test(megabytes),
+        cmocka_unit_test(long_runs),
+        cmocka_unit_test(random_bytes),
+        cmocka_unit_test(shared_between_threads),
+        cmocka_unit_test(invalid_bytes),
+        cmocka_unit_test(no_byte_tokens),
+        cmocka_unit_test(literal_hides_tokens),
+        cmocka_unit_test(literal_newlines),
+        cmocka_unit_test(literal_normalized),
+        cmocka_unit_test(strips_and_words),
+        cmocka_unit_test(token_limit),
+        cmocka_unit_test(special_ids),
+        cmocka_unit_test(outside_the_vocabulary),
+        cmocka_unit_test(names_and_bytes),
+        cmocka_unit_test(skip_special),
         cmocka_unit_test(leading_space),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
