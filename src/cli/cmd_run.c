@@ -16,6 +16,7 @@
 #include "cli/load.h"
 #include "cli/options.h"
 #include "cli/session.h"
+#include "ops/cpu/limits.h"
 
 #define MAX_INPUT ((size_t)64 << 20) /* bytes of one prompt; far above any context */
 
@@ -30,8 +31,8 @@ static void on_interrupt(int signal_number)
 struct run {
     struct session session;
     bool interactive, stats;
-    double
-        read_bandwidth; /* bytes a second, measured before the first answer that is followed by statistics */
+    const char *cpu_level;
+    double read_bandwidth; /* bytes a second; 0 = not measured yet */
 };
 
 /* --- an answer ------------------------------------------------------------------------------------ */
@@ -44,8 +45,12 @@ static void print_piece(void *arg, const char *text, size_t len)
 }
 
 /* "[42 tokens, 81.3 tok/s; first after 0.12 s (30 prompt tokens); stream 8.1 GB/s = 63 % of …]". */
-static void print_stats(const struct run *r, const struct session_answer *a)
+static void print_stats(struct run *r, const struct session_answer *a)
 {
+    struct cpu_limits limits;
+    if (r->read_bandwidth == 0 &&
+        cpu_limits_measure(r->cpu_level, sluice_plan(r->session.engine)->threads, &limits, NULL) == 0)
+        r->read_bandwidth = 1e9 * limits.read_gbs;
     fprintf(stderr, "[%d tokens", a->tokens);
     if (a->tokens > 1 && a->decode_seconds > 0)
         fprintf(stderr, ", %.1f tok/s", (a->tokens - 1) / a->decode_seconds);
@@ -54,8 +59,10 @@ static void print_stats(const struct run *r, const struct session_answer *a)
                 a->prompt_tokens, a->cached_tokens);
     if (a->tokens > 1 && a->decode_seconds > 0) {
         double rate = a->decode_bytes / a->decode_seconds;
-        fprintf(stderr, "; stream %.2f GB/s = %.0f %% of the memory's %.2f", rate / 1e9,
-                100 * rate / r->read_bandwidth, r->read_bandwidth / 1e9);
+        fprintf(stderr, "; stream %.2f GB/s", rate / 1e9);
+        if (r->read_bandwidth > 0)
+            fprintf(stderr, " = %.0f %% of the memory's %.2f", 100 * rate / r->read_bandwidth,
+                    r->read_bandwidth / 1e9);
     }
     fprintf(stderr, "%s]\n",
             a->finish == SLUICE_ABORTED  ? "; stopped"
@@ -300,6 +307,7 @@ int cmd_run(int argc, char **argv)
     status = EXIT_FAILED;
     struct run r = {.interactive = !prompt && isatty(STDIN_FILENO)};
     r.stats = given.stats ? stats : r.interactive;
+    r.cpu_level = engine.cpu_level;
     struct err e;
     struct model_file *file = NULL;
     struct tokenizer *tokenizer = NULL;
@@ -343,8 +351,6 @@ int cmd_run(int argc, char **argv)
     if (!(s = load_engine("run", file, &engine, verbose)))
         goto done;
     sampling.max_tokens = max_tokens ? max_tokens : sluice_plan(s)->max_model_len;
-    if (r.stats)
-        r.read_bandwidth = 1e10;
     session_open(&r.session, s, tokenizer, template, &sampling);
     r.session.interrupted = &interrupted;
     session_reset(&r.session, system);
