@@ -6,12 +6,11 @@
 
 #include "text/tokenizer.h"
 
-/* The JSON files of a tokenizer as an opened model directory. tokenizer is taken over. */
-static inline struct tokenizer *open_json(const char *path, json_t *tokenizer, json_t *tokenizer_config,
+/* The JSON files of a tokenizer as an opened model directory; they are taken over. */
+static inline struct tokenizer *open_json(json_t *tokenizer, json_t *tokenizer_config,
                                           json_t *generation_config, json_t *config, struct err *e)
 {
     char name[] = "test";
-    (void)path;
     struct model_file f = {
         .kind = MODEL_FILE_HF,
         .path = name,
@@ -38,7 +37,7 @@ static inline json_t *load_member(const char *dir, const char *name)
 /* A directory's tokenizer; its weights need not be there. */
 static inline struct tokenizer *open_dir(const char *dir, struct err *e)
 {
-    return open_json(dir, load_member(dir, "tokenizer.json"), load_member(dir, "tokenizer_config.json"),
+    return open_json(load_member(dir, "tokenizer.json"), load_member(dir, "tokenizer_config.json"),
                      load_member(dir, "generation_config.json"), load_member(dir, "config.json"), e);
 }
 
@@ -55,7 +54,7 @@ static inline struct tokenizer *open_text(const char *json, struct err *e)
 {
     json_t *root = json_loads(json, JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
-    return open_json("test", root, NULL, NULL, NULL, e);
+    return open_json(root, NULL, NULL, NULL, e);
 }
 
 static inline struct token_list encode_marked(const struct tokenizer *t, const char *text, size_t len,

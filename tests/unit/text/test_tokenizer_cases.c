@@ -180,7 +180,7 @@ static void real_qwen35(void **state)
         skip();
     }
     struct err e = {0};
-    check_tokenizer(open_json("qwen3.5", root, NULL, NULL, NULL, &e), &e, "qwen3.5");
+    check_tokenizer(open_json(root, NULL, NULL, NULL, &e), &e, "qwen3.5");
 }
 
 int main(void)

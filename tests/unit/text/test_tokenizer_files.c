@@ -105,7 +105,7 @@ static void no_tokenizer(void **state)
 {
     (void)state;
     struct err e = {0};
-    assert_null(open_json("x", NULL, NULL, NULL, NULL, &e));
+    assert_null(open_json(NULL, NULL, NULL, NULL, &e));
     assert_int_equal(e.code, ERR_NOT_FOUND);
     assert_non_null(strstr(e.msg, "tokenizer.json"));
 }
@@ -116,7 +116,7 @@ static void odd_configs(void **state)
     (void)state;
     struct err e = {0};
     struct tokenizer *t =
-        open_json("x", json_loads("{" MODEL "}", 0, NULL),
+        open_json(json_loads("{" MODEL "}", 0, NULL),
                   json_loads("{\"eos_token\":{\"content\":\"b\"},\"bos_token\":5}", 0, NULL),
                   json_loads("{\"eos_token_id\":[0,99,-1,\"x\",[2],null]}", 0, NULL),
                   json_loads("{\"text_config\":{\"eos_token_id\":2,\"bos_token_id\":0}}", 0, NULL), &e);
