@@ -31,6 +31,7 @@ struct sluice_options {
     size_t kv_cache_bytes;      /* 0 = from memory_utilization */
     double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
     const char *kv_dtype;       /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
+    bool mtp;                   /* also load the multi-token prediction head, where the file has one */
     /* Called while weights load: done and total bytes. May be NULL. */
     void (*progress)(void *arg, size_t done, size_t total);
     void *progress_arg;

@@ -54,7 +54,7 @@ struct engine *engine_open(const struct model_file *file, const struct sluice_op
     en->b = backend_cpu(o->cpu_level, threads, e);
     if (!en->b)
         goto fail;
-    en->m = model_open(file, en->b, e);
+    en->m = model_open(file, en->b, o->mtp ? MODEL_MTP : 0, e);
     if (!en->m)
         goto fail;
     if (plan_make(en->m, o, threads, &en->plan, &kv_dtype, e) ||

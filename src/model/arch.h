@@ -24,6 +24,9 @@ struct arch {
     /* Declares every activation buffer (scratch_floats). */
     void (*buffers)(struct model *m, struct scratch *s, int max_tokens, int max_logits);
     void (*step)(struct model *m, const struct step *s);
+    /* NULL where the architecture has no drafting head: see model_hidden and model_draft. */
+    const float *(*hidden)(const struct model *m);
+    void (*draft)(struct model *m, const struct step *s, const float *hidden, float *out);
     void (*release)(
         struct model *m); /* frees what configure allocated; weights and buffers are freed for it */
 };
@@ -46,7 +49,8 @@ struct model {
     struct model_config config;
     const struct model_file *file; /* until loaded */
     struct backend *b;
-    void *priv; /* the architecture's own struct */
+    bool want_mtp, has_mtp; /* asked for; asked for and in the file */
+    void *priv;             /* the architecture's own struct */
 
     int64_t n_params;
     size_t weight_bytes, stream_bytes;

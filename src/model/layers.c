@@ -67,14 +67,15 @@ void ends_release(struct ends *ends)
     free(ends->logit_rows);
 }
 
-/* Fills rows [batch->n_logits] with the batch tokens that yield logits, in order. */
-static void logit_rows(const struct batch *batch, int32_t *rows)
+void ends_gather(struct model *m, const struct batch *batch, const float *x, struct ends *ends)
 {
+    int32_t *row = ends->logit_rows;
     for (int i = 0; i < batch->n_seqs; i++) {
         const struct seq_slice *q = &batch->seqs[i];
         for (int k = q->count - q->n_logits; k < q->count; k++)
-            *rows++ = q->first + k;
+            *row++ = q->first + k;
     }
+    m->b->ops->gather(m->b, x, ends->logit_rows, batch->n_logits, m->config.hidden, ends->last);
 }
 
 void ends_logits(struct model *m, const struct step *s, const float *x, struct ends *ends)
@@ -85,8 +86,7 @@ void ends_logits(struct model *m, const struct step *s, const float *x, struct e
     size_t hidden = (size_t)c->hidden;
     if (n == 0)
         return;
-    logit_rows(s->batch, ends->logit_rows);
-    b->ops->gather(b, x, ends->logit_rows, n, c->hidden, ends->last);
+    ends_gather(m, s->batch, x, ends);
     b->ops->rmsnorm(b, ends->last, hidden, ends->final_norm, c->eps, n, c->hidden, ends->last, hidden);
     model_show(m, "final_norm", -1, ends->last, n, c->hidden);
     struct mat_use head = {.w = ends->head, .out = s->logits};

@@ -37,6 +37,8 @@ struct ends {
 int ends_weights(struct model *m, struct weights *w, float norm_plus, struct ends *ends, struct err *e);
 void ends_buffers(struct model *m, struct scratch *s, int max_logits, struct ends *ends);
 void ends_release(struct ends *ends);
+/* Gathers the rows of x [T, hidden] that yield logits into ends->last. */
+void ends_gather(struct model *m, const struct batch *batch, const float *x, struct ends *ends);
 /* Gathers the rows of x that yield logits, norms them and multiplies with the head into s->logits. */
 void ends_logits(struct model *m, const struct step *s, const float *x, struct ends *ends);
 

@@ -76,28 +76,35 @@ static int declare_weights(struct model *m, struct weights *w, struct err *e)
     w->hf_prefix = hf_prefix(m->file);
     int rc = m->arch->weights(m, w, e);
     if (rc == 0 && w->load) {
-        static const char *const ignored[] = {"model.visual.",
-                                              "model.vision_tower.",
-                                              "vision_tower.",
-                                              "model.multi_modal_projector.",
-                                              "multi_modal_projector.",
-                                              "mtp.",
-                                              "rope_freqs.",
-                                              NULL};
+        char drafting[32]; /* GGUF: the MTP block follows the trunk */
+        snprintf(drafting, sizeof drafting, "blk.%d.", m->config.n_layers);
+        const char *const ignored[] = {"model.visual.",
+                                       "model.vision_tower.",
+                                       "vision_tower.",
+                                       "model.multi_modal_projector.",
+                                       "multi_modal_projector.",
+                                       "mtp.",
+                                       "rope_freqs.",
+                                       m->arch->draft ? drafting : NULL,
+                                       NULL};
         weights_warn_unused(w, ignored);
     }
     free(w->used);
     return rc;
 }
 
-struct model *model_open(const struct model_file *file, struct backend *b, struct err *e)
+struct model *model_open(const struct model_file *file, struct backend *b, unsigned flags, struct err *e)
 {
     const char *name = declared_arch(file, e);
     const struct arch *arch = name ? find_arch(file, name, e) : NULL;
     if (!arch)
         return NULL;
     struct model *m = mem_zalloc(1, sizeof *m);
-    *m = (struct model){.arch = arch, .file = file, .b = b, .priv = mem_zalloc(1, arch->priv_bytes)};
+    *m = (struct model){.arch = arch,
+                        .file = file,
+                        .b = b,
+                        .want_mtp = flags & MODEL_MTP,
+                        .priv = mem_zalloc(1, arch->priv_bytes)};
     struct params p = {.file = file, .prefix = name};
     if (file->kind == MODEL_FILE_HF) {
         const json_t *text = json_object_get(file->config, "text_config");
@@ -169,6 +176,21 @@ int model_reserve(struct model *m, int max_tokens, int max_logits, struct err *e
 void model_step(struct model *m, const struct step *s)
 {
     m->arch->step(m, s);
+}
+
+const float *model_hidden(const struct model *m)
+{
+    return m->arch->hidden ? m->arch->hidden(m) : NULL;
+}
+
+bool model_has_mtp(const struct model *m)
+{
+    return m->has_mtp;
+}
+
+void model_draft(struct model *m, const struct step *s, const float *hidden, float *out)
+{
+    m->arch->draft(m, s, hidden, out);
 }
 
 void model_set_probe(struct model *m, model_probe *probe, void *arg)

@@ -42,9 +42,14 @@ struct model;
 typedef void model_probe(void *arg, struct backend *b, const char *name, int layer, const float *data,
                          int rows, int cols);
 
+enum model_flags {
+    MODEL_MTP =
+        1, /* load the multi-token prediction head, where the file has one, with a KV layer of its own */
+};
+
 /* Reads and checks the architecture, the configuration and the list of weights (names, shapes, types); loads
  * nothing. *e names what is unsupported or missing. The file must stay open until model_load returns. */
-struct model *model_open(const struct model_file *file, struct backend *b, struct err *e);
+struct model *model_open(const struct model_file *file, struct backend *b, unsigned flags, struct err *e);
 void model_free(struct model *m);
 
 const char *model_arch(const struct model *m);
@@ -67,6 +72,15 @@ int model_reserve(struct model *m, int max_tokens, int max_logits, struct err *e
 /* Runs one step: batch->n_tokens <= max_tokens, batch->n_logits <= max_logits, ids and blocks checked by the
  * caller. */
 void model_step(struct model *m, const struct step *s);
+/* Hidden states after the final norm of the last model_step's rows of logits [n_logits, hidden], back-end
+ * memory. NULL where the architecture does not draft. */
+const float *model_hidden(const struct model *m);
+bool model_has_mtp(const struct model *m); /* loaded */
+/* Runs the MTP head over pairs: the batch's tokens x and hidden states [n_tokens, hidden] of the tokens
+ * before them (in back-end memory). s->logits as in model_step; out [n_tokens, hidden] (back end, not
+ * aliasing hidden) receives the head's own normed states, which are the hidden states of a further draft.
+ * Needs model_has_mtp. */
+void model_draft(struct model *m, const struct step *s, const float *hidden, float *out);
 void model_set_probe(struct model *m, model_probe *probe, void *arg);
 
 /* Visits every matrix that a step streams (law 1's test counts their reads). */

@@ -18,46 +18,8 @@
 #include "base/mem.h"
 #include "file/gguf.h"
 #include "model/arch.h"
-#include "model/layers.h"
-#include "model/rotary.h"
+#include "model/qwen35.h"
 #include "model/scratch.h"
-#include "model/weights.h"
-
-struct qwen35_layer {
-    bool attention;
-    int kv_layer;       /* attention: index among the KV layers */
-    size_t state, conv; /* delta net: offsets of S and of the convolution's inputs in a sequence's state */
-    float *norm, *ffn_norm; /* [hidden] */
-    struct mlp mlp;
-
-    struct mat *q, *k, *v, *o; /* attention; q yields [n_heads, q | gate] */
-    float *q_norm, *k_norm;    /* [head_dim] */
-
-    struct mat *in_qkv, *in_z, *in_a, *in_b, *out;
-    float *conv_weight;         /* [channels, kernel] */
-    float *neg_exp_a, *dt_bias; /* [n_v_heads] */
-    float *out_norm;            /* [v_dim] */
-};
-
-struct qwen35 {
-    struct rope rope;
-    struct qwen35_layer *layers; /* [n_layers] */
-    struct ends ends;
-    int n_k_heads, n_v_heads, k_dim, v_dim, kernel; /* of the delta net */
-    int channels;                                   /* 2 * n_k_heads * k_dim + n_v_heads * v_dim */
-    bool tiled;                                     /* value head v uses key head v mod n_k_heads */
-    float norm_plus;                                /* 1 for zero-centred norms */
-
-    /* activations; T = tokens of the step */
-    float *x, *h;          /* [T, hidden] */
-    float *qg;             /* [T, n_heads, 2 * head_dim] */
-    float *q, *gate, *att; /* [T, n_heads, head_dim] */
-    float *k, *v;          /* [T, n_kv_heads, head_dim] */
-    float *raw, *mixed;    /* [T, channels] before and after the convolution */
-    float *z, *o;          /* [T, n_v_heads, v_dim] */
-    float *a, *b;          /* [T, n_v_heads] */
-    struct mlp_buffers mlp;
-};
 
 /* Which layers attend: config.json's layer_types, else every full_attention_interval-th; GGUF: the list of
  * recurrent layers, else the interval. */
@@ -161,6 +123,12 @@ static int qwen35_configure(struct model *m, const struct params *p, struct err 
         c->state_floats = w->conv + (size_t)(l->kernel - 1) * (size_t)l->channels;
     }
 
+    m->has_mtp = m->want_mtp && qwen35_has_mtp(p->file, c->n_layers);
+    if (m->has_mtp) {
+        l->mtp.layer = (struct qwen35_layer){.attention = true, .kv_layer = c->n_kv_layers++};
+        c->max_cols = 2 * c->hidden > c->max_cols ? 2 * c->hidden : c->max_cols;
+    }
+
     int rope_dims = c->head_dim;
     float partial = 1;
     const json_t *in_rope =
@@ -228,7 +196,7 @@ static int delta_net_weights(struct model *m, struct weights *w, struct qwen35_l
     return 0;
 }
 
-static int layer_weights(struct model *m, struct weights *w, struct qwen35_layer *layer, struct err *e)
+int qwen35_layer_weights(struct model *m, struct weights *w, struct qwen35_layer *layer, struct err *e)
 {
     const struct model_config *c = &m->config;
     float plus = ((struct qwen35 *)m->priv)->norm_plus;
@@ -247,9 +215,9 @@ static int qwen35_weights(struct model *m, struct weights *w, struct err *e)
     int rc = ends_weights(m, w, l->norm_plus, &l->ends, e);
     for (int i = 0; i < m->config.n_layers && rc == 0; i++) {
         weights_layer(w, "model.layers", i, "blk", i);
-        rc = layer_weights(m, w, &l->layers[i], e);
+        rc = qwen35_layer_weights(m, w, &l->layers[i], e);
     }
-    return rc;
+    return rc == 0 && m->has_mtp ? qwen35_mtp_weights(m, w, e) : rc;
 }
 
 static void qwen35_buffers(struct model *m, struct scratch *s, int max_tokens, int max_logits)
@@ -272,6 +240,8 @@ static void qwen35_buffers(struct model *m, struct scratch *s, int max_tokens, i
     l->a = scratch_floats(s, max_tokens, l->n_v_heads);
     l->b = scratch_floats(s, max_tokens, l->n_v_heads);
     mlp_buffers(m, s, max_tokens, &l->mlp);
+    if (m->has_mtp)
+        qwen35_mtp_buffers(m, s, max_tokens);
     ends_buffers(m, s, max_logits, &l->ends);
 }
 
@@ -359,27 +329,38 @@ static void delta_net_mixer(struct model *m, const struct step *s, const struct 
     op->matmul(b, l->z, n, &out, 1);
 }
 
-static void qwen35_step(struct model *m, const struct step *s)
+void qwen35_layer_step(struct model *m, const struct step *s, const struct qwen35_layer *w, int i)
 {
     const struct model_config *c = &m->config;
     struct qwen35 *l = m->priv;
     struct backend *b = m->b;
     int n = s->batch->n_tokens;
     size_t hidden = (size_t)c->hidden;
-    b->ops->embed(b, l->ends.embed, s->batch->tokens, n, 1.0f, l->x);
+    b->ops->rmsnorm(b, l->x, hidden, w->norm, c->eps, n, c->hidden, l->h, hidden);
+    if (w->attention)
+        attention_mixer(m, s, w, i);
+    else
+        delta_net_mixer(m, s, w, i);
+    b->ops->rmsnorm(b, l->x, hidden, w->ffn_norm, c->eps, n, c->hidden, l->h, hidden);
+    mlp_step(m, &w->mlp, &l->mlp, n, l->h, false, l->x, true);
+    model_show(m, "layer", i, l->x, n, c->hidden);
+}
+
+static void qwen35_step(struct model *m, const struct step *s)
+{
+    const struct model_config *c = &m->config;
+    struct qwen35 *l = m->priv;
+    int n = s->batch->n_tokens;
+    m->b->ops->embed(m->b, l->ends.embed, s->batch->tokens, n, 1.0f, l->x);
     model_show(m, "embed", -1, l->x, n, c->hidden);
-    for (int i = 0; i < c->n_layers; i++) {
-        const struct qwen35_layer *w = &l->layers[i];
-        b->ops->rmsnorm(b, l->x, hidden, w->norm, c->eps, n, c->hidden, l->h, hidden);
-        if (w->attention)
-            attention_mixer(m, s, w, i);
-        else
-            delta_net_mixer(m, s, w, i);
-        b->ops->rmsnorm(b, l->x, hidden, w->ffn_norm, c->eps, n, c->hidden, l->h, hidden);
-        mlp_step(m, &w->mlp, &l->mlp, n, l->h, false, l->x, true);
-        model_show(m, "layer", i, l->x, n, c->hidden);
-    }
+    for (int i = 0; i < c->n_layers; i++)
+        qwen35_layer_step(m, s, &l->layers[i], i);
     ends_logits(m, s, l->x, &l->ends);
+}
+
+static const float *qwen35_hidden(const struct model *m)
+{
+    return ((const struct qwen35 *)m->priv)->ends.last;
 }
 
 static void qwen35_release(struct model *m)
@@ -399,5 +380,7 @@ const struct arch arch_qwen35 = {
     .weights = qwen35_weights,
     .buffers = qwen35_buffers,
     .step = qwen35_step,
+    .hidden = qwen35_hidden,
+    .draft = qwen35_draft,
     .release = qwen35_release,
 };
