@@ -271,8 +271,8 @@ static int32_t first_control(const struct tokenizer *t, const char *const *names
 
 /* Stop ids are the file's eos, eot and eom. Older converters wrote no eot, although a chat model ends its
  * turns with a token that is not its eos (Gemma: <eos> and <end_of_turn>): then the token that ends turns in
- * the known chat formats is found by name. The end of a document is found by name only where eos is missing.
- */
+ * the known chat formats is found by name. So is the token that ends documents: a chat model whose eos is
+ * <|im_end|> may still write <|endoftext|>, and the generation config, which would say so, is not in a GGUF. */
 static void load_ends(struct tokenizer *t, const struct gguf *g, bool add_bos)
 {
     static const char *const turn_ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", NULL};
@@ -285,6 +285,7 @@ static void load_ends(struct tokenizer *t, const struct gguf *g, bool add_bos)
     tokenizer_add_stop(t, t->eos);
     tokenizer_add_stop(t, eot >= 0 ? eot : first_control(t, turn_ends));
     tokenizer_add_stop(t, named_id(t, g, "tokenizer.ggml.eom_token_id"));
+    tokenizer_add_stop(t, first_control(t, text_ends));
     if (t->eos < 0 && t->n_stop_ids)
         t->eos = t->stop_ids[0];
     bool add_eos = false;

@@ -62,8 +62,8 @@ int32_t tokenizer_eos(const struct tokenizer *t); /* the tokenizer's own; -1 if 
 bool tokenizer_adds_bos(const struct tokenizer *t);
 /* Ids that end a turn: the tokenizer's EOS and EOT, the generation config's and config's eos_token_id, and
  * what the GGUF names (eos, eot, eom); a GGUF that names no eot ends turns with the control token of its
- * vocabulary that does so in the known chat formats (<|im_end|>, <|eot_id|>, <end_of_turn>). First is the
- * primary EOS. Returns the count, at most max. */
+ * vocabulary that does so in the known chat formats (<|im_end|>, <|eot_id|>, <end_of_turn>), and documents
+ * with the one named <|endoftext|> or the like. First is the primary EOS. Returns the count, at most max. */
 int tokenizer_stop_ids(const struct tokenizer *t, int32_t *ids, int max);
 
 /* Appends the text of ids [n] as valid UTF-8 (malformed bytes become U+FFFD as Python's decoder does).

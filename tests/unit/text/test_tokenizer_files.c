@@ -407,11 +407,11 @@ static void gguf_stop_ids(void **state)
         int32_t ids[3];
         int n;
     } cases[] = {
-        {0, 0, {1, 2}, 2},   /* both by name */
-        {3, 0, {3, 2}, 2},   /* a turn's end by name */
-        {3, 4, {3, 4}, 2},   /* both as the file says */
-        {2, 0, {2}, 1},      /* the same token twice is one */
-        {99, 99, {1, 2}, 2}, /* outside the vocabulary: as if not there */
+        {0, 0, {1, 2}, 2},    /* both by name */
+        {3, 0, {3, 2, 1}, 3}, /* a turn's and a document's end by name */
+        {3, 4, {3, 4, 1}, 3}, /* both as the file says */
+        {2, 0, {2, 1}, 2},    /* the same token twice is one */
+        {99, 99, {1, 2}, 2},  /* outside the vocabulary: as if not there */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         file.eos = cases[i].eos;
