@@ -1,4 +1,4 @@
-/* Chat templates: messages in, prompt text out, through the Jinja interpreter (chat/jinja.h).
+/* Chat templates: messages in, prompt text out, through a Jinja interpreter.
  *
  * Every byte of the result is marked by where it came from: the template's own text, or the context (a
  * message, a tool schema). The tokenizer turns only template bytes into control tokens, so a user who
