@@ -6,16 +6,16 @@
 #include "ops/cpu/kernels/simd.h"
 
 /* Scratch (cpu->scratch): one area a thread, then the quantised activations. A thread's area holds expanded
- * panels, or a block of K and V, or a head's normalised q and k: never less than THREAD_SCRATCH_MIN. */
-#define THREAD_SCRATCH_MIN (64 * 1024)
-static inline size_t thread_scratch_bytes(int64_t max_cols)
+ * blocks and sums of tokens, or a chunk of K and V (2 * P floats a column of head_dim <= max_cols), or a
+ * head's normalised q and k. */
+static inline size_t thread_scratch_bytes(int max_tokens, int64_t max_cols)
 {
-    size_t bytes = (size_t)((max_cols + 255) / 256 * 256) * 2 * V;
-    return bytes < THREAD_SCRATCH_MIN ? THREAD_SCRATCH_MIN : bytes;
+    size_t expanded = 64 * 1024 + (size_t)max_tokens * 2 * V, keys = (size_t)(max_cols + P) * 2 * V;
+    return expanded > keys ? expanded : keys;
 }
 static inline uint8_t *thread_scratch(const struct cpu *c, int thread)
 {
-    return (uint8_t *)c->scratch + (size_t)thread * thread_scratch_bytes(c->max_cols);
+    return (uint8_t *)c->scratch + (size_t)thread * thread_scratch_bytes(c->max_tokens, c->max_cols);
 }
 
 static inline int ceil_div(int a, int b)

@@ -1,12 +1,17 @@
 /* Matrix products: how the work of one call is cut up. All matrices of the call are one job whose items are
  * pairs of panels, claimed in runs. Whoever claims a run streams those panels from memory once and applies
- * them to all tokens (law 1): a single tile of tokens reads the packed panel as it is; for more, as many
- * panels as fit the second-level cache are decoded once and every tile passes over them. */
+ * them to all tokens (law 1). Code panels: a single narrow tile of tokens reads the packed panel as it is;
+ * for more, a piece of two panels is decoded into the first-level cache, every tile passes over it, and the
+ * sums so far wait in memory for the next piece. Float panels need no decoding: tiles pass over as many
+ * panels as stay in the second-level cache. */
 #include "ops/cpu/kernels/kernels.h"
 #include "ops/cpu/kernels/panel.h"
 
 #include <assert.h>
 
+_Static_assert(2 * EXPANDED_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
+
+#define AHEAD       2048         /* bytes from where a kernel reads to what it asks for */
 #define CACHE_BYTES (512 * 1024) /* of panels that stay in the second-level cache while tiles pass */
 
 struct matmul_job {
@@ -73,46 +78,50 @@ static void float_panels(const struct matmul_job *j, const struct mat_use *u, in
     }
 }
 
-/* Panels first … last-1 of a code matrix. */
+/* Panels first … last-1 of a code matrix, two at a time. */
 static void code_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last,
                         uint8_t *scratch)
 {
     const struct panel_mat *m = (const struct panel_mat *)u->w;
+    enum panel_format f = m->format;
     int tiles = tile_count(j->n_tokens, CODE_TILE);
     bool expanded = j->n_tokens > CODE_TILE_DIRECT;
-    size_t bytes = expanded ? (size_t)m->n_blocks * (size_t)pf_expanded_bytes(m->format) : m->panel_bytes;
-    size_t room = thread_scratch_bytes(j->cpu->max_cols);
-    int64_t group = last - first;
-    if (expanded) {
-        group = (int64_t)((room < CACHE_BYTES ? room : CACHE_BYTES) / bytes) / 2 * 2;
-        if (group < 2)
-            group = 2;
-        assert((size_t)group * bytes <= room);
-    }
-    float acc[2 * CODE_TILE * P];
-    for (int64_t begin = first; begin < last; begin += group) {
-        int64_t end = begin + group < last ? begin + group : last;
-        const uint8_t *panels = m->data + (size_t)begin * m->panel_bytes;
-        if (expanded) {
-            for (int64_t p = begin; p < end; p++)
-                LEVEL_NAME(cpu_expand_panel)
-            (m->format, m->data + (size_t)p * m->panel_bytes, m->n_blocks,
-             scratch + (size_t)(p - begin) * bytes);
-            panels = scratch;
+    int64_t step = expanded ? EXPANDED_BLOCKS : m->n_blocks;
+    /* The next piece is asked for while the first few tiles pass, or else a little further on. */
+    int ahead_tiles = tiles < 4 ? tiles : 4;
+    int64_t ahead_lines =
+        (pf_group_bytes(f) / pf_group_blocks(f) + 64 * ahead_tiles - 1) / (64 * ahead_tiles);
+    float *sums = (float *)(scratch + 2 * EXPANDED_BLOCKS * EXPANDED_MOST); /* [tile][2][width][P] */
+    for (int64_t p = first; p < last; p += 2) {
+        /* an odd panel at the end goes twice, once for nothing */
+        const uint8_t *a = m->data + (size_t)p * m->panel_bytes, *b = p + 1 < last ? a + m->panel_bytes : a;
+        memset(sums, 0, (size_t)j->n_tokens * 2 * V);
+        for (int64_t block = 0; block < m->n_blocks; block += step) {
+            int64_t n = block + step < m->n_blocks ? step : m->n_blocks - block;
+            int64_t group = block / pf_group_blocks(f) * pf_group_bytes(f);
+            const uint8_t *wa = a + group, *wb = b + group;
+            int64_t ahead = group + (expanded ? n / pf_group_blocks(f) * pf_group_bytes(f) : AHEAD);
+            if (expanded) {
+                LEVEL_NAME(cpu_expand_panel)(f, wa, n, scratch);
+                LEVEL_NAME(cpu_expand_panel)(f, wb, n, scratch + n * pf_expanded_bytes(f));
+                wa = scratch;
+                wb = scratch + n * pf_expanded_bytes(f);
+            }
+            for (int i = 0; i < tiles; i++) {
+                int t0 = tile_begin(j->n_tokens, tiles, i);
+                int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
+                code_kernel *kernel = LEVEL_NAME(cpu_code_kernel)(f, expanded, width);
+                struct ahead next = {a + ahead, b + ahead, i < ahead_tiles ? ahead_lines : 0};
+                kernel(wa, wb, n, qx_tile(j, t0) + block * width * QX_BLOCK, sums + t0 * 2 * P, next);
+                ahead += n * next.lines * 64;
+            }
         }
         for (int i = 0; i < tiles; i++) {
             int t0 = tile_begin(j->n_tokens, tiles, i);
             int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
-            code_kernel *kernel = LEVEL_NAME(cpu_code_kernel)(m->format, expanded, width);
-            for (int64_t p = begin; p < end; p += 2) {
-                int64_t q =
-                    p + 1 < end ? p + 1 : p; /* an odd panel at the end goes twice, once for nothing */
-                kernel(panels + (size_t)(p - begin) * bytes, panels + (size_t)(q - begin) * bytes,
-                       m->n_blocks, qx_tile(j, t0), acc);
-                store(u, p, t0, width, acc);
-                if (q != p)
-                    store(u, q, t0, width, acc + width * P);
-            }
+            store(u, p, t0, width, sums + t0 * 2 * P);
+            if (p + 1 < last)
+                store(u, p + 1, t0, width, sums + (t0 * 2 + width) * P);
         }
     }
 }
@@ -191,7 +200,7 @@ void LEVEL_NAME(cpu_matmul)(struct backend *b, const float *x, int n_tokens, str
 size_t LEVEL_NAME(cpu_scratch_bytes)(const struct backend *b, int max_tokens, int64_t max_cols)
 {
     const struct cpu *c = (const struct cpu *)b;
-    return (size_t)pool_threads(c->pool) * thread_scratch_bytes(max_cols) +
+    return (size_t)pool_threads(c->pool) * thread_scratch_bytes(max_tokens, max_cols) +
            (size_t)max_tokens * (size_t)blocks_of(max_cols) * QX_BLOCK;
 }
 

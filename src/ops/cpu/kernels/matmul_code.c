@@ -167,7 +167,7 @@ INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const 
                 UNROLL for (int p = 0; p < np; p++)
                 {
 #if defined(__AVX512F__)
-                    sum[p][t] = _mm512_dpbusd_epi32(sum[p][t], w[p], x);
+                    sum[p][t] = vi_dot4(sum[p][t], w[p], x);
 #else
                     vi product = pf_bits(f) == 8
                                      ? _mm256_maddubs_epi16(_mm256_abs_epi8(w[p]), _mm256_sign_epi8(x, w[p]))
@@ -194,17 +194,24 @@ INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const 
     }
 }
 
-/* np panels against a tile of nt tokens. */
+/* np panels against a tile of nt tokens; adds to sums [np][nt] vectors. */
 INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const uint8_t *const panels[],
-                      int64_t n_blocks, const uint8_t *qx, float *out)
+                      int64_t n_blocks, const uint8_t *qx, float *sums, struct ahead ahead)
 {
     const int group_blocks = expanded ? 1 : pf_group_blocks(f);
     const int group_bytes = expanded ? pf_expanded_bytes(f) : pf_group_bytes(f);
     vf acc[2][CODE_TILE];
-    UNROLL for (int p = 0; p < np; p++) UNROLL for (int t = 0; t < nt; t++) acc[p][t] = vf_zero();
+    UNROLL for (int p = 0; p < np; p++) UNROLL for (int t = 0; t < nt; t++) acc[p][t] =
+        vf_load(sums + (p * nt + t) * P);
     const uint8_t *at[2] = {panels[0], np > 1 ? panels[1] : NULL};
     for (int64_t i = 0; i < n_blocks; i += group_blocks) {
         for (int n = 0; n < group_blocks; n++, qx += QX_BLOCK * nt) {
+            for (int64_t line = 0; line < ahead.lines; line++) {
+                _mm_prefetch((const char *)ahead.a, _MM_HINT_T0);
+                _mm_prefetch((const char *)ahead.b, _MM_HINT_T0);
+                ahead.a += 64;
+                ahead.b += 64;
+            }
             struct block b[2];
             UNROLL for (int p = 0; p < np; p++) block_open(f, expanded, at[p], n, &b[p]);
             block_dot(f, expanded, np, nt, b, qx, acc);
@@ -212,20 +219,20 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
         UNROLL for (int p = 0; p < np; p++) at[p] += group_bytes;
     }
     UNROLL for (int p = 0; p < np; p++) UNROLL for (int t = 0; t < nt; t++)
-        vf_store(out + (p * nt + t) * P, acc[p][t]);
+        vf_store(sums + (p * nt + t) * P, acc[p][t]);
 }
 
 /* With few registers (AVX2) wide tiles take one panel after the other. */
 #define PANELS_AT_ONCE(width) (P == 16 || (width) <= 2 ? 2 : 1)
 
-#define KERNEL(f, expanded, width)                                                             \
-    static void f##_##expanded##_##width(const uint8_t *a, const uint8_t *b, int64_t n_blocks, \
-                                         const uint8_t *qx, float *acc)                        \
-    {                                                                                          \
-        const uint8_t *panels[2] = {a, b};                                                     \
-        code_tile(f, expanded, PANELS_AT_ONCE(width), width, panels, n_blocks, qx, acc);       \
-        if (PANELS_AT_ONCE(width) == 1)                                                        \
-            code_tile(f, expanded, 1, width, panels + 1, n_blocks, qx, acc + (width)*P);       \
+#define KERNEL(f, expanded, width)                                                               \
+    static void f##_##expanded##_##width(const uint8_t *a, const uint8_t *b, int64_t n_blocks,   \
+                                         const uint8_t *qx, float *sums, struct ahead ahead)     \
+    {                                                                                            \
+        const uint8_t *panels[2] = {a, b};                                                       \
+        code_tile(f, expanded, PANELS_AT_ONCE(width), width, panels, n_blocks, qx, sums, ahead); \
+        if (PANELS_AT_ONCE(width) == 1)                                                          \
+            code_tile(f, expanded, 1, width, panels + 1, n_blocks, qx, sums + (width)*P, ahead); \
     }
 #define KERNELS_OF(f) \
     KERNEL(f, 0, 1)   \

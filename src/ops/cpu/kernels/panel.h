@@ -145,12 +145,15 @@ INLINE int pf_shift(enum panel_format f)
     }
 }
 
-/* An expanded panel: every block of 32 as [scale fp32 vectors][min fp32 vectors][codes 8V], decoded once when
+/* Expanded blocks: every block of 32 as [scale fp32 vectors][min fp32 vectors][codes 8V], decoded once when
  * many token tiles will pass over it. */
 INLINE int pf_expanded_bytes(enum panel_format f)
 {
     return (8 + pf_scales(f) * (pf_has_min(f) ? 2 : 1)) * V;
 }
+
+#define EXPANDED_MOST   (12 * V) /* of any format */
+#define EXPANDED_BLOCKS 16       /* expanded at a time: two panels' worth stays in the first-level cache */
 
 /* Activations for code panels, quantised to int8 with a scale per 32, in tiles of `width` tokens. A tile is
  * [block] of { float scale[width]; float scale_sum[width]; int32 neg_sum[width], neg_sum_low[width];
@@ -175,10 +178,18 @@ enum panel_format LEVEL_NAME(cpu_panel_format)(enum dtype dtype);
 size_t LEVEL_NAME(cpu_panel_bytes)(enum panel_format f, int64_t cols);
 struct mat *LEVEL_NAME(cpu_mat_create)(struct backend *b, const struct mat_source *src, struct err *e);
 
-/* matmul_code.c. Kernels over `pairs` of panels; acc is [2][width] vectors of sums, panel by panel. */
+/* matmul_code.c. A kernel takes n_blocks blocks of two panels, packed or expanded, times a tile of tokens,
+ * and adds them to sums [2][width] vectors. Meanwhile it asks for memory that is needed next, `lines` cache
+ * lines from a and from b for every block: with the arithmetic in the way, the hardware would not look far
+ * enough. */
+struct ahead {
+    const uint8_t *a, *b;
+    int64_t lines;
+};
 #define CODE_TILE_DIRECT 4                 /* widest tile that reads packed panels */
 #define CODE_TILE        (P == 16 ? 6 : 4) /* widest tile over expanded panels */
-typedef void code_kernel(const uint8_t *a, const uint8_t *b, int64_t n_blocks, const uint8_t *qx, float *acc);
+typedef void code_kernel(const uint8_t *a, const uint8_t *b, int64_t n_blocks, const uint8_t *qx, float *sums,
+                         struct ahead ahead);
 code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width);
 void LEVEL_NAME(cpu_expand_panel)(enum panel_format f, const uint8_t *panel, int64_t n_blocks, uint8_t *out);
 void LEVEL_NAME(cpu_quantize_tile)(const float *x, int64_t cols, int64_t n_blocks, int width, uint8_t *qx);

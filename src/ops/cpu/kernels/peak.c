@@ -38,7 +38,7 @@ static float multiply_int8(int64_t rounds)
         UNROLL for (int i = 0; i < CHAINS; i++)
         {
 #if defined(__AVX512F__)
-            acc[i] = _mm512_dpbusd_epi32(acc[i], x, x);
+            acc[i] = vi_dot4(acc[i], x, x);
 #else
             acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(acc[i], x));
 #endif

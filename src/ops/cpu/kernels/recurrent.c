@@ -195,7 +195,7 @@ static void delta_items(void *arg, int64_t begin, int64_t end, int thread)
 void LEVEL_NAME(cpu_delta_net)(struct backend *b, const struct delta_net *d, const struct batch *batch)
 {
     size_t token = sizeof(struct delta_token) + 2 * (size_t)d->k_dim * sizeof(float);
-    size_t room = thread_scratch_bytes(cpu_of(b)->max_cols) / token;
+    size_t room = thread_scratch_bytes(cpu_of(b)->max_tokens, cpu_of(b)->max_cols) / token;
     struct delta_job j = {d, batch, cpu_of(b), room < 32 ? (int)room : 32};
     uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
     b->count.state_bytes += 2 * values * sizeof(float) * (uint64_t)batch->n_seqs;

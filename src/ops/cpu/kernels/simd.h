@@ -209,6 +209,13 @@ INLINE vi vf_bits(vf a)
 {
     return _mm512_castps_si512(a);
 }
+/* sum + the dot product of each lane's four unsigned bytes of w and signed bytes of x. Written out because
+ * gcc 12 surrounds the intrinsic with register copies. */
+INLINE vi vi_dot4(vi sum, vi w, vi x)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
+}
 INLINE vf vi_to_float(vi a)
 {
     return _mm512_cvtepi32_ps(a);
