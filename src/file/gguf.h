@@ -9,6 +9,24 @@
 
 #include "file/model_file.h"
 
+/* What a value is made of: the format's numbers. */
+enum gguf_type {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STR,
+    GGUF_ARR,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT,
+};
+
 bool gguf_has(const struct gguf *g, const char *key);
 bool gguf_i64(const struct gguf *g, const char *key, int64_t *out); /* any integer type or bool */
 bool gguf_f64(const struct gguf *g, const char *key, double *out);  /* any number */

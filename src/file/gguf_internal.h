@@ -5,23 +5,6 @@
 #include "file/gguf.h"
 #include "file/internal.h"
 
-enum gguf_type { /* the format's numbers */
-                 GGUF_U8,
-                 GGUF_I8,
-                 GGUF_U16,
-                 GGUF_I16,
-                 GGUF_U32,
-                 GGUF_I32,
-                 GGUF_F32,
-                 GGUF_BOOL,
-                 GGUF_STR,
-                 GGUF_ARR,
-                 GGUF_U64,
-                 GGUF_I64,
-                 GGUF_F64,
-                 GGUF_TYPE_COUNT,
-};
-
 /* A scalar is kept as an array of one. */
 struct gguf_value {
     char *key;
