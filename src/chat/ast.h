@@ -46,7 +46,7 @@ enum node_type {
     NODE_CONTINUE,
 };
 
-enum operator{
+enum op {
     OP_ADD,
     OP_SUB,
     OP_MUL,
@@ -86,13 +86,13 @@ struct node {
         struct node_list list; /* TUPLE, LIST, CONCAT; DICT: key, value, key, value … */
         struct node *operand;  /* NOT, NEG, POS, OUTPUT */
         struct {
-            enum operator op;
+            enum op op;
             struct node *left, *right;
         } binary; /* BINARY; AND, OR without op */
         struct {
             struct node *first;
             struct node_list rest;
-            const enum operator* ops; /* [rest.n] */
+            const enum op *ops; /* [rest.n] */
         } compare;
         struct {
             struct node *test, *yes, *no; /* no may be NULL */

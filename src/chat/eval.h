@@ -43,9 +43,9 @@ struct value macro_call(struct vm *vm, const struct macro *m, const struct args 
 /* loop(items) in a recursive for: the loop's body over other items. */
 struct value loop_recurse(struct vm *vm, const struct loop *l, struct value items);
 
-struct value binary_op(struct vm *vm, enum operator op, struct value a, struct value b);
+struct value binary_op(struct vm *vm, enum op op, struct value a, struct value b);
 struct value negate(struct vm *vm, struct value v);
-bool compare_op(struct vm *vm, enum operator op, struct value a, struct value b);
+bool compare_op(struct vm *vm, enum op op, struct value a, struct value b);
 
 /* obj.name and obj[index], with the fallbacks of Jinja's sandbox; Undefined if there is nothing. */
 struct value get_attr(struct vm *vm, struct value obj, const struct jstr *name);

@@ -62,12 +62,7 @@ static enum flow run_loop(struct vm *vm, const struct node *n, struct value iter
     struct scope *outer = vm->scope;
     struct scope *scope = scope_new(vm, outer);
     enum flow flow = FLOW_NEXT;
-    if (!count) {
-        vm->scope = scope;
-        flow = exec_list(vm, &n->loop.otherwise);
-        vm->scope = outer;
-        return flow;
-    }
+    bool completed = false; /* an iteration ran to its end: else Jinja takes the loop for empty */
     struct loop *loop = vm_alloc(vm, 1, sizeof *loop);
     *loop = (struct loop){.items = items,
                           .n = count,
@@ -84,9 +79,15 @@ static enum flow run_loop(struct vm *vm, const struct node *n, struct value iter
         scope_set(vm, scope, vm->program->loop, (struct value){.type = VAL_LOOP, .loop = loop});
         assign(vm, n->loop.target, items[i]);
         flow = exec_list(vm, &n->loop.body);
+        completed |= flow == FLOW_NEXT;
+    }
+    flow = FLOW_NEXT;
+    if (!completed) {
+        vm->scope = scope_new(vm, outer);
+        flow = exec_list(vm, &n->loop.otherwise);
     }
     vm->scope = outer;
-    return FLOW_NEXT;
+    return flow;
 }
 
 struct value loop_recurse(struct vm *vm, const struct loop *l, struct value items)

@@ -111,7 +111,11 @@ static FILTER(filter_int)
     } else {
         return missing;
     }
-    return fabs(f) < 0x1p126 ? val_int((wide_int)f) : missing;
+    if (!isfinite(f))
+        return missing;
+    if (fabs(f) >= 0x1p126)
+        vm_fail(vm, "int: the number does not fit in 128 bits");
+    return val_int((wide_int)f);
 }
 
 static FILTER(filter_float)
@@ -159,9 +163,9 @@ static FILTER(filter_round)
     }
     double unit = pow(10, (double)precision), scaled = val_double(self) * unit;
     if (jstr_is(method, "ceil"))
-        return val_float(ceil(scaled) / unit);
+        return val_float(ceil(scaled) / unit + 0.0); /* never -0.0 */
     if (jstr_is(method, "floor"))
-        return val_float(floor(scaled) / unit);
+        return val_float(floor(scaled) / unit + 0.0);
     vm_fail(vm, "round: the method must be common, ceil or floor");
 }
 

@@ -139,6 +139,8 @@ FILTER(filter_sum)
     struct getter g = getter_of(vm, a[0]);
     struct value total = a[1].type == VAL_MISSING ? val_int(0) : a[1];
     const struct value *items = val_items(vm, self, &n);
+    if (total.type == VAL_STR)
+        vm_fail(vm, "sum cannot add up strings: use join");
     for (size_t i = 0; i < n; i++)
         total = binary_op(vm, OP_ADD, total, get_path(vm, &g, items[i]));
     return total;
@@ -356,6 +358,8 @@ FILTER(filter_slice)
 FILTER_RAW(filter_map)
 {
     size_t n;
+    if (!val_truthy(self)) /* whatever it is */
+        return val_iter_of(vm, NULL, 0);
     const struct value *items = val_items(vm, self, &n);
     struct value *mapped = vm_alloc(vm, n, sizeof *mapped);
     if (!args->n) {
@@ -388,6 +392,8 @@ static struct value choose(struct vm *vm, struct value self, const struct args *
                            bool wanted)
 {
     size_t n, kept = 0;
+    if (!val_truthy(self))
+        return val_iter_of(vm, NULL, 0);
     const struct value *items = val_items(vm, self, &n);
     struct value *chosen = vm_alloc(vm, n, sizeof *chosen);
     struct args rest = *args;

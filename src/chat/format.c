@@ -122,6 +122,8 @@ static void put_float(struct vm *vm, const struct spec *spec, double f)
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
         snprintf(buf, sizeof buf, how, precision, size);
 #pragma GCC diagnostic pop
+        if (!spec->type && strspn(buf, "0123456789") == strlen(buf))
+            strcat(buf, ".0"); /* without a type a float always looks like one */
     }
     put_number(vm, spec, negative, "", buf);
 }
@@ -333,7 +335,9 @@ struct value format_percent(struct vm *vm, const struct jstr *s, struct value va
         if (percent)
             percent_one(&r, &a);
     }
-    if (a.next < a.n && value.type != VAL_DICT)
+    bool is_one = value.type == VAL_DICT || value.type == VAL_LIST || value.type == VAL_RANGE ||
+                  value.type == VAL_UNDEFINED; /* what Python takes for a mapping may stay unused */
+    if (a.next < a.n && !is_one)
         vm_fail(vm, "not all arguments were used by the format string");
     return val_str(jstr_mark(vm, vm_take(vm, start), s->markup));
 }
@@ -392,6 +396,10 @@ static void put_field(struct vm *vm, struct value v, const struct jstr *spec_tex
     }
     struct spec spec = read_spec(vm, spec_text);
     char t = spec.type;
+    if (v.type == VAL_STR && (spec.sign || spec.grouping))
+        vm_fail(vm, "a sign or grouping is not allowed in the format of a string");
+    if (val_is_integer(v) && spec.precision >= 0 && (!t || !strchr("eEfFgG%n", t)))
+        vm_fail(vm, "a precision is not allowed in the format of an integer");
     if (v.type == VAL_STR && (!t || t == 's'))
         put_text(vm, &spec, to_text(vm, v, false, markup));
     else if (val_is_integer(v) && (!t || t == 'd' || t == 'n' || strchr("xXob", t)))

@@ -9,7 +9,7 @@
 static const char *const op_text[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
-_Noreturn static void fail_types(struct vm *vm, enum operator op, struct value a, struct value b)
+_Noreturn static void fail_types(struct vm *vm, enum op op, struct value a, struct value b)
 {
     if (op == OP_ADD && a.type == VAL_STR)
         vm_fail(vm, "can only concatenate str (not \"%s\") to str", val_type_name(b));
@@ -48,7 +48,7 @@ static double float_floordiv(double a, double b)
     return q - whole > 0.5 ? whole + 1 : whole;
 }
 
-static struct value float_op(struct vm *vm, enum operator op, double a, double b)
+static struct value float_op(struct vm *vm, enum op op, double a, double b)
 {
     bool finite = isfinite(a) && isfinite(b);
     if (b == 0 && (op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD))
@@ -93,7 +93,7 @@ static struct value int_pow(struct vm *vm, wide_int base, wide_int exponent)
     return val_int(result);
 }
 
-static struct value int_op(struct vm *vm, enum operator op, wide_int a, wide_int b)
+static struct value int_op(struct vm *vm, enum op op, wide_int a, wide_int b)
 {
     wide_int r;
     if (!b && (op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD))
@@ -114,7 +114,7 @@ static struct value int_op(struct vm *vm, enum operator op, wide_int a, wide_int
             fail_overflow(vm);
         return val_int(r);
     case OP_DIV:
-        return val_float((double)a / (double)b);
+        return val_float((double)((long double)a / (long double)b));
     case OP_FLOORDIV:
         r = a / b;
         return val_int(a % b && (a < 0) != (b < 0) ? r - 1 : r);
@@ -162,7 +162,7 @@ static struct value join_lists(struct vm *vm, struct value a, struct value b)
     return v;
 }
 
-struct value binary_op(struct vm *vm, enum operator op, struct value a, struct value b)
+struct value binary_op(struct vm *vm, enum op op, struct value a, struct value b)
 {
     if (a.type == VAL_UNDEFINED)
         val_fail_undefined(vm, a);
@@ -198,7 +198,7 @@ struct value negate(struct vm *vm, struct value v)
     return val_int(-val_integer(v));
 }
 
-bool compare_op(struct vm *vm, enum operator op, struct value a, struct value b)
+bool compare_op(struct vm *vm, enum op op, struct value a, struct value b)
 {
     switch (op) {
     case OP_EQ:

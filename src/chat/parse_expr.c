@@ -12,7 +12,7 @@
 static struct node *parse_unary(struct parser *p, bool with_filters);
 static struct node *parse_primary(struct parser *p, bool ns);
 
-static struct node *binary(struct parser *p, enum node_type type, enum operator op, struct node *left,
+static struct node *binary(struct parser *p, enum node_type type, enum op op, struct node *left,
                            struct node *right)
 {
     struct node *n = new_node(p, type, left->line);
@@ -32,8 +32,7 @@ static struct node *parse_pow(struct parser *p)
     return left;
 }
 
-static bool take_operator(struct parser *p, const char *const *texts, const enum operator* ops, int n,
-                          enum operator* op)
+static bool take_operator(struct parser *p, const char *const *texts, const enum op *ops, int n, enum op *op)
 {
     for (int i = 0; i < n; i++)
         if (skip_op(p, texts[i]))
@@ -44,9 +43,9 @@ static bool take_operator(struct parser *p, const char *const *texts, const enum
 static struct node *parse_product(struct parser *p)
 {
     static const char *const texts[] = {"*", "/", "//", "%"};
-    static const enum operator ops[] = {OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD};
+    static const enum op ops[] = {OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD};
     struct node *left = parse_pow(p);
-    enum operator op;
+    enum op op;
     while (take_operator(p, texts, ops, 4, &op))
         left = binary(p, NODE_BINARY, op, left, parse_pow(p));
     return left;
@@ -69,18 +68,18 @@ static struct node *parse_concat(struct parser *p)
 static struct node *parse_sum(struct parser *p)
 {
     static const char *const texts[] = {"+", "-"};
-    static const enum operator ops[] = {OP_ADD, OP_SUB};
+    static const enum op ops[] = {OP_ADD, OP_SUB};
     struct node *left = parse_concat(p);
-    enum operator op;
+    enum op op;
     while (take_operator(p, texts, ops, 2, &op))
         left = binary(p, NODE_BINARY, op, left, parse_concat(p));
     return left;
 }
 
-static bool take_comparison(struct parser *p, enum operator* op)
+static bool take_comparison(struct parser *p, enum op *op)
 {
     static const char *const texts[] = {"==", "!=", "<=", "<", ">=", ">"};
-    static const enum operator ops[] = {OP_EQ, OP_NE, OP_LE, OP_LT, OP_GE, OP_GT};
+    static const enum op ops[] = {OP_EQ, OP_NE, OP_LE, OP_LT, OP_GE, OP_GT};
     if (take_operator(p, texts, ops, 6, op))
         return true;
     if (skip_name(p, "in"))
@@ -98,9 +97,9 @@ static struct node *parse_compare(struct parser *p)
 {
     struct node *first = parse_sum(p);
     struct node_vec rest = {0};
-    enum operator* ops = NULL, op;
+    enum op *ops = NULL, op;
     while (take_comparison(p, &op)) {
-        enum operator* more = lexer_alloc(&p->lx, rest.list.n + 1, sizeof *more);
+        enum op *more = lexer_alloc(&p->lx, rest.list.n + 1, sizeof *more);
         if (rest.list.n)
             memcpy(more, ops, rest.list.n * sizeof *more);
         more[rest.list.n] = op;

@@ -275,6 +275,8 @@ static struct node *parse_for(struct parser *p, int line)
     struct node *n = new_node(p, NODE_FOR, line);
     bool soft = p->soft;
     n->loop.target = parse_target(p, false, "in");
+    if (n->loop.target->type == NODE_NAME && n->loop.target->name == p->program->loop)
+        parse_fail(p, "'loop' is the loop's own variable and cannot be its target");
     if (!skip_name(p, "in"))
         parse_fail(p, "expected 'in' in the for tag");
     n->loop.iterable = parse_tuple(p, false, "recursive");
@@ -483,7 +485,12 @@ static struct node *parse_statement(struct parser *p)
     }
     if (skip_name(p, "print")) {
         struct node *n = new_node(p, NODE_OUTPUT, line);
-        n->operand = parse_expression(p);
+        struct node_vec parts = {0};
+        do
+            node_push(p, &parts, parse_expression(p));
+        while (skip_op(p, ","));
+        n->operand = new_node(p, NODE_CONCAT, line);
+        n->operand->list = parts.list;
         return n;
     }
     if (at_name(p, "break") || at_name(p, "continue")) {

@@ -316,8 +316,7 @@ struct value str_split_space(struct vm *vm, const struct jstr *s, wide_int most)
             break;
         size_t begin = at;
         if (most >= 0 && (wide_int)parts.n >= most) {
-            const struct jstr *rest = jstr_sub(vm, s, begin, s->len - begin);
-            str_list_add(vm, &parts, jstr_strip(vm, rest, NULL, JSTR_RIGHT));
+            str_list_add(vm, &parts, jstr_sub(vm, s, begin, s->len - begin));
             break;
         }
         while (at < s->len) {
@@ -350,7 +349,7 @@ static struct value rsplit_space(struct vm *vm, const struct jstr *s, wide_int m
         if (!s->len)
             break;
         if (most >= 0 && (wide_int)parts.n >= most) {
-            str_list_add(vm, &parts, jstr_strip(vm, s, NULL, JSTR_LEFT));
+            str_list_add(vm, &parts, s);
             break;
         }
         size_t begin = s->len;
