@@ -22,10 +22,10 @@ struct sluice {
     struct sluice_request *requests; /* not ended */
     const int32_t *script;           /* [n_script] ids of every answer; NULL = made from the prompt */
     int n_script;
-    int prefill_steps;   /* before a request's first token */
-    double step_seconds; /* of the thread's steps */
-    bool fails;          /* every request ends with SLUICE_ERROR at the next step */
-    bool frozen;         /* the thread makes no steps: a stalled engine */
+    _Atomic int prefill_steps;   /* before a request's first token */
+    _Atomic double step_seconds; /* of the thread's steps */
+    _Atomic bool fails;          /* every request ends with SLUICE_ERROR at the next step */
+    _Atomic bool frozen;         /* the thread makes no steps: a stalled engine */
     struct sluice_stats stats;
     void (*notify)(void *arg);
     void *notify_arg;
