@@ -30,6 +30,7 @@ void cpu_release(struct backend *b, void *p, size_t bytes);
 void cpu_write(struct backend *b, void *dst, const void *src, size_t bytes);
 void cpu_read(struct backend *b, void *dst, const void *src, size_t bytes);
 int cpu_reserve(struct backend *b, int max_tokens, int64_t max_cols, struct err *e);
+void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes);
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out);
 void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, int group, int c0, int w,
                float *out);

@@ -19,7 +19,7 @@ static const struct shape shapes[] = {
 
 #define N_LAYERS 2
 #define N_SEQS   3
-#define LENGTH   75
+#define LENGTH   45
 
 /* Three sequences of LENGTH tokens, their q, k and v, and room for them in a cache whose blocks are dealt out
  * of order. */

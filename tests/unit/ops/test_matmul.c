@@ -69,7 +69,7 @@ static double error_bound(const float *w, const float *x, int n, bool rounded)
 
 static const int shapes[][2] = {{1, 256},  {2, 256},  {7, 512},  {8, 256},   {15, 768}, {16, 256},
                                 {17, 256}, {31, 512}, {33, 256}, {37, 1024}, {64, 256}, {80, 256}};
-static const int token_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 23, 25, 70};
+static const int token_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 23, 25, 41};
 
 static void check_product(struct backend *b, const struct test_mat *m, const struct mat *w, int n_tokens,
                           bool rounded, const char *what)
@@ -121,7 +121,7 @@ static void products_of_every_type(void **state)
                 continue;
             char what[64];
             snprintf(what, sizeof what, "%s %s", b->ops->name, dtype_info(d)->name);
-            for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+            for (size_t s = (size_t)d % 2; s < sizeof shapes / sizeof shapes[0]; s += 2) {
                 int cols = shapes[s][1];
                 if (dtype_info(d)->block == 1)
                     cols -= random_int(0, 40);
@@ -188,21 +188,21 @@ static void company_changes_no_bit(void **state)
         for (int d = 0; d < DT_COUNT; d++) {
             if (!is_weight_type(d))
                 continue;
-            int rows = 75, cols = 512;
+            int rows = 43, cols = 256;
             struct test_mat m = test_mat((enum dtype)d, rows, cols, false);
-            float *x = random_floats((size_t)(70 * cols)),
-                  *alone = malloc((size_t)(70 * rows) * sizeof *alone);
-            float *out = malloc((size_t)(70 * rows) * sizeof *out);
+            float *x = random_floats((size_t)(41 * cols)),
+                  *alone = malloc((size_t)(41 * rows) * sizeof *alone);
+            float *out = malloc((size_t)(41 * rows) * sizeof *out);
             for (int i = 0; i < 3; i++) {
                 struct backend *b = backends[i];
                 struct mat *w = b->ops->mat_create(b, &m.src, NULL);
-                for (int t = 0; i == 0 && t < 70; t++) {
+                for (int t = 0; i == 0 && t < 41; t++) {
                     struct mat_use use = {w, NULL, alone + t * rows, false};
                     b->ops->matmul(b, x + t * cols, 1, &use, 1);
                 }
                 for (size_t n = 0; n < sizeof token_counts / sizeof token_counts[0]; n++) {
                     struct mat_use use = {w, NULL, out, false};
-                    int first = random_int(0, 70 - token_counts[n]);
+                    int first = random_int(0, 41 - token_counts[n]);
                     b->ops->matmul(b, x + first * cols, token_counts[n], &use, 1);
                     char what[128];
                     snprintf(what, sizeof what, "%s %s, tokens %d … of %d, %d threads", b->ops->name,

@@ -343,7 +343,8 @@ void LEVEL_NAME(cpu_quantize_tile)(const float *x, int64_t cols, int64_t n_block
             int8_t q[32];
             int32_t sum[2] = {0, 0};
             for (int j = 0; j < 32; j += P) {
-                vi c = vi_from_float(vf_mul(vf_load(src + j), vf_set1(inverse)));
+                vf scaled = vf_min(vf_mul(vf_load(src + j), vf_set1(inverse)), vf_set1(127)); /* NaN: 127 */
+                vi c = vi_from_float(vf_max(scaled, vf_set1(-127)));
                 sum[j / 16] += vi_hsum(c);
                 vi_to_i8(q + j, c);
             }
