@@ -199,6 +199,15 @@ static int load_chat_template(struct model_file *f, struct err *e)
     return 0;
 }
 
+static int load_texts(struct model_file *f, struct err *e)
+{
+    if (load_json(f->path, "generation_config.json", &f->generation_config, e) != 0 ||
+        load_json(f->path, "tokenizer.json", &f->tokenizer, e) != 0 ||
+        load_json(f->path, "tokenizer_config.json", &f->tokenizer_config, e) != 0)
+        return -1;
+    return load_chat_template(f, e);
+}
+
 int hf_dir_open(struct model_file *f, struct tensor_list *l, struct err *e)
 {
     f->kind = MODEL_FILE_HF;
@@ -206,10 +215,16 @@ int hf_dir_open(struct model_file *f, struct tensor_list *l, struct err *e)
         return -1;
     if (!f->config)
         return no_config(f->path, e);
-    if (load_json(f->path, "generation_config.json", &f->generation_config, e) != 0 ||
-        load_json(f->path, "tokenizer.json", &f->tokenizer, e) != 0 ||
-        load_json(f->path, "tokenizer_config.json", &f->tokenizer_config, e) != 0 ||
-        load_chat_template(f, e) != 0)
+    if (load_texts(f, e) != 0)
         return -1;
     return open_weights(f, l, e);
+}
+
+int hf_dir_open_tokenizer(struct model_file *f, struct tensor_list *l, struct err *e)
+{
+    (void)l;
+    f->kind = MODEL_FILE_HF;
+    if (load_json(f->path, "config.json", &f->config, e) != 0 || load_texts(f, e) != 0)
+        return -1;
+    return f->tokenizer ? 0 : err_set(e, ERR_NOT_FOUND, "%s: there is no tokenizer.json", f->path);
 }

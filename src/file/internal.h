@@ -66,6 +66,9 @@ const struct mapping *model_file_map(struct model_file *f, const char *path, str
 /* Fills f from a Hugging Face directory and l with its tensors. -1 and *e on failure. */
 int hf_dir_open(struct model_file *f, struct tensor_list *l, struct err *e);
 
+/* The same from the directory's files but those of weights; l stays empty. */
+int hf_dir_open_tokenizer(struct model_file *f, struct tensor_list *l, struct err *e);
+
 /* Parses a whole safetensors file. -1 and *e on failure (the list may have grown). */
 int safetensors_parse(const uint8_t *data, size_t size, struct tensor_list *l, struct err *e);
 

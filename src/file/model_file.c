@@ -190,6 +190,23 @@ struct model_file *model_file_open_safetensors(const char *path, struct err *e)
     return finish(path, open_lone_safetensors, e);
 }
 
+struct model_file *model_file_open_tokenizer(const char *path, struct err *e)
+{
+    static const char name[] = "tokenizer.json";
+    size_t len = strlen(path), tail = sizeof name - 1;
+    if (len < tail || strcmp(path + len - tail, name) != 0)
+        return finish(path, hf_dir_open_tokenizer, e);
+    if (len > tail && path[len - tail - 1] != '/') {
+        err_set(e, ERR_INVALID, "%s: the file must be called tokenizer.json, as others are found beside it",
+                path);
+        return NULL;
+    }
+    char *dir = len == tail ? mem_strdup(".") : mem_strndup(path, len - tail);
+    struct model_file *f = finish(dir, hf_dir_open_tokenizer, e);
+    free(dir);
+    return f;
+}
+
 static struct tensor_list list_of(const struct model_file *f)
 {
     return (struct tensor_list){

@@ -44,7 +44,7 @@ struct model_file {
     int n_unread;
     struct gguf *gguf; /* GGUF only */
     /* HF only; NULL where the directory has no such file */
-    json_t *config; /* config.json (always present, but for model_file_open_safetensors) */
+    json_t *config; /* config.json (present in a model_file_open of this kind) */
     json_t *generation_config;
     json_t *tokenizer;        /* tokenizer.json */
     json_t *tokenizer_config; /* tokenizer_config.json; where it holds an integer past 64 bits (a customary
@@ -62,6 +62,10 @@ void model_file_close(struct model_file *f); /* f may be NULL */
 
 /* Opens a lone .safetensors file: kind HF, but without config and the other JSON files. */
 struct model_file *model_file_open_safetensors(const char *path, struct err *e);
+
+/* Opens a tokenizer without its model: a directory, or a tokenizer.json in it, of which the JSON files and
+ * the chat template are read. Kind HF, without tensors; config may be NULL, tokenizer is not. */
+struct model_file *model_file_open_tokenizer(const char *path, struct err *e);
 
 /* NULL if there is none of that name. O(log n). */
 const struct tensor *model_file_tensor(const struct model_file *f, const char *name);

@@ -13,8 +13,6 @@
 #include "file/gguf.h"
 #include "text/private.h"
 
-enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
-
 /* Written as tokenizer.json files of these models write them. */
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define SPACES       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -24,12 +22,7 @@ enum token_type { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED
 #define QWEN35_CUT \
     CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES
 
-static const struct pre {
-    const char *name;
-    const char *cuts[2];
-    bool nfc; /* these models' own tokenizers normalise first; the file does not say so */
-    bool ignore_merges, add_bos;
-} pres[] = {
+const struct gguf_pre gguf_pres[] = {
     {"default", {gpt2_pattern}, false, false, false},
     {"gpt-2", {gpt2_pattern}, false, false, false},
     {"smollm", {"\\p{N}", gpt2_pattern}, false, false, false},
@@ -38,6 +31,7 @@ static const struct pre {
     {"llama-v3", {LLAMA3_CUT}, false, true, true},
     {"qwen2", {QWEN2_CUT}, true, false, false},
     {"qwen35", {QWEN35_CUT}, true, false, false},
+    {NULL, {NULL}, false, false, false},
 };
 
 /* --- tokens --------------------------------------------------------------------------------------- */
@@ -132,11 +126,10 @@ static int load_byte_level(struct tokenizer *t, const struct gguf *g, bool *add_
         log_warn("tokenizer: the file does not name its pre-tokenizer (tokenizer.ggml.pre); GPT-2's is used");
         name = "default";
     }
-    const struct pre *pre = NULL;
-    for (size_t i = 0; i < sizeof pres / sizeof pres[0]; i++)
-        if (strcmp(name, pres[i].name) == 0)
-            pre = &pres[i];
-    if (!pre)
+    const struct gguf_pre *pre = gguf_pres;
+    while (pre->name && strcmp(name, pre->name) != 0)
+        pre++;
+    if (!pre->name)
         return err_set(e, ERR_UNSUPPORTED,
                        "the pre-tokenizer \"%.100s\" (tokenizer.ggml.pre) is not supported", name);
     *add_bos = pre->add_bos;
@@ -272,7 +265,8 @@ static int32_t first_control(const struct tokenizer *t, const char *const *names
 /* Stop ids are the file's eos, eot and eom. Older converters wrote no eot, although a chat model ends its
  * turns with a token that is not its eos (Gemma: <eos> and <end_of_turn>): then the token that ends turns in
  * the known chat formats is found by name. So is the token that ends documents: a chat model whose eos is
- * <|im_end|> may still write <|endoftext|>, and the generation config, which would say so, is not in a GGUF. */
+ * <|im_end|> may still write <|endoftext|>, and the generation config, which would say so, is not in a GGUF.
+ */
 static void load_ends(struct tokenizer *t, const struct gguf *g, bool add_bos)
 {
     static const char *const turn_ends[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", NULL};

@@ -43,4 +43,23 @@ void tokenizer_add_stop(struct tokenizer *t, int64_t id);
 /* GPT-2's cut, which the byte-level pre-tokenizer of a tokenizer.json names without spelling out. */
 extern const char gpt2_pattern[];
 
+/* What a name in tokenizer.ggml.pre stands for. */
+struct gguf_pre {
+    const char *name;
+    const char *cuts[2]; /* each cuts the pieces of the one before; the second may be NULL */
+    bool nfc;            /* these models' own tokenizers normalise first; the file does not say so */
+    bool ignore_merges, add_bos;
+};
+extern const struct gguf_pre gguf_pres[]; /* ended by one without a name */
+
+/* The numbers in tokenizer.ggml.token_type. */
+enum gguf_token_type {
+    TYPE_NORMAL = 1,
+    TYPE_UNKNOWN,
+    TYPE_CONTROL,
+    TYPE_USER_DEFINED,
+    TYPE_UNUSED,
+    TYPE_BYTE
+};
+
 #endif
