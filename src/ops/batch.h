@@ -5,11 +5,20 @@
 
 #include <stdint.h>
 
+/* Asks for a copy of a sequence's recurrent state as it is after `after` tokens of its slice. */
+struct state_save {
+    int after, slot;
+};
+
 struct seq_slice {
     int first, count; /* this sequence's tokens are batch tokens first … first+count-1; count >= 1 */
     const int32_t *kv_blocks; /* block table: position p lives in block kv_blocks[p / block_size] */
     int state_slot;           /* recurrent state; -1 where the model has none */
-    int n_logits;             /* the last n_logits of its tokens (0 … count) yield a row of logits */
+    int state_from; /* slot whose state is copied to state_slot before the step; 0 = none (kept states
+                       never live in slot 0) */
+    const struct state_save *saves; /* [n_saves], ascending */
+    int n_saves;
+    int n_logits; /* the last n_logits of its tokens (0 … count) yield a row of logits */
 };
 
 struct batch {

@@ -178,7 +178,7 @@ void cpu_count_matmul(struct backend *b, const struct mat *w, int n_tokens)
 void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes)
 {
     (void)b;
-    memcpy(dst, src, bytes);
+    memmove(dst, src, bytes);
 }
 
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out)

@@ -92,7 +92,10 @@ static void run(struct backend *b, struct scene *w, const int *chunks, int n_chu
                 n = TEST_MAX_TOKENS - batch.n_tokens;
             if (n == 0 || (only >= 0 && i != only))
                 continue;
-            seqs[batch.n_seqs++] = (struct seq_slice){batch.n_tokens, n, w->blocks + i * w->per_seq, -1, 0};
+            seqs[batch.n_seqs++] = (struct seq_slice){.first = batch.n_tokens,
+                                                      .count = n,
+                                                      .kv_blocks = w->blocks + i * w->per_seq,
+                                                      .state_slot = -1};
             for (int t = 0; t < n; t++, batch.n_tokens++, done[i]++) {
                 size_t from = (size_t)(i * LENGTH + done[i]), to = (size_t)batch.n_tokens;
                 positions[to] = done[i];
@@ -225,7 +228,7 @@ static void stored_values(void **state)
             k[17] = NAN;
             k[18] = -INFINITY;
             int32_t block = 0, position = 0;
-            struct seq_slice seq = {0, 1, &block, -1, 0};
+            struct seq_slice seq = {.count = 1, .kv_blocks = &block, .state_slot = -1};
             struct batch batch = {1, NULL, &position, 1, &seq, 0};
             b->ops->kv_write(b, &c, 0, k, v, &batch);
             for (int i = 0; i < 40; i++) {

@@ -121,7 +121,8 @@ static void run(struct backend *b, const struct scene *w, const int *chunks, int
             put(bb, batch.n_tokens, w->b, i, done[i], n, s->vh);
             put(cx, batch.n_tokens, w->conv_x, i, done[i], n, s->channels);
             which[batch.n_seqs] = i;
-            seqs[batch.n_seqs++] = (struct seq_slice){batch.n_tokens, n, NULL, slots[i], 0};
+            seqs[batch.n_seqs++] =
+                (struct seq_slice){.first = batch.n_tokens, .count = n, .state_slot = slots[i]};
             for (int t = 0; t < n; t++)
                 positions[batch.n_tokens++] = done[i]++;
         }
