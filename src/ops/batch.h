@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* Asks for a copy of a sequence's recurrent state as it is after `after` tokens of its slice. */
+/* Asks for a copy of a sequence's recurrent state as it is after `after` (1 … count) tokens of its slice. The
+ * operations over states (conv1d, delta_net) make it, each of its own layer's part. */
 struct state_save {
     int after, slot;
 };

@@ -175,12 +175,6 @@ void cpu_count_matmul(struct backend *b, const struct mat *w, int n_tokens)
     b->count.flops += 2 * (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)n_tokens;
 }
 
-void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes)
-{
-    (void)b;
-    memmove(dst, src, bytes);
-}
-
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out)
 {
     (void)b;

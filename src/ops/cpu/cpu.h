@@ -30,7 +30,6 @@ void cpu_release(struct backend *b, void *p, size_t bytes);
 void cpu_write(struct backend *b, void *dst, const void *src, size_t bytes);
 void cpu_read(struct backend *b, void *dst, const void *src, size_t bytes);
 int cpu_reserve(struct backend *b, int max_tokens, int64_t max_cols, struct err *e);
-void cpu_copy(struct backend *b, void *dst, const void *src, size_t bytes);
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out);
 void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, int group, int c0, int w,
                float *out);
@@ -57,6 +56,21 @@ static inline size_t kv_offset(const struct kv_cache *c, int32_t block, int laye
         (((size_t)block * (size_t)c->n_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)c->n_kv_heads +
         (size_t)head;
     return plane * (size_t)c->block_size * (size_t)c->head_dim;
+}
+
+/* Whether a sequence's recurrent state starts, this step, as a copy of slot seq->state_from. */
+static inline bool state_is_copied(const struct seq_slice *seq, const struct batch *batch)
+{
+    return seq->state_from > 0 && seq->state_from != seq->state_slot && batch->positions[seq->first] != 0;
+}
+
+/* Copies of one layer's state that a step makes beside its ordinary read and write. */
+static inline uint64_t state_copies(const struct batch *batch)
+{
+    uint64_t n = 0;
+    for (int s = 0; s < batch->n_seqs; s++)
+        n += (uint64_t)batch->seqs[s].n_saves;
+    return n;
 }
 
 /* First position that the token at `position` sees. */

@@ -226,7 +226,6 @@ const struct backend_ops cpu_ops_reference = {
     .gelu_mul = gelu_mul,
     .sigmoid_mul = sigmoid_mul,
     .add = add,
-    .copy = cpu_copy,
     .gather = cpu_gather,
     .slice = cpu_slice,
     .conv1d = ref_conv1d,

@@ -83,17 +83,39 @@ void ref_attention(struct backend *b, const struct kv_cache *c, const struct att
     pool_run(cpu_of(b)->pool, attention_items, &j, (int64_t)batch->n_tokens * a->n_heads, 1);
 }
 
+/* A sequence's state of one layer (n floats a slot, slots `stride` apart) as its step begins: copied from
+ * another slot if asked, zero at position 0. `offset` into the slot selects a part, a head of it. */
+static float *state_begin(float *slots, size_t stride, size_t offset, size_t n, const struct seq_slice *seq,
+                          const struct batch *batch)
+{
+    float *state = slots + (size_t)seq->state_slot * stride + offset;
+    if (batch->positions[seq->first] == 0) /* positions are consecutive: 0 is nowhere else in the slice */
+        memset(state, 0, n * sizeof *state);
+    else if (state_is_copied(seq, batch))
+        memcpy(state, slots + (size_t)seq->state_from * stride + offset, n * sizeof *state);
+    return state;
+}
+
+/* Stores the copies that were asked for after `done` tokens. */
+static void state_save(float *slots, size_t stride, size_t offset, size_t n, const struct seq_slice *seq,
+                       int done)
+{
+    const float *state = slots + (size_t)seq->state_slot * stride + offset;
+    for (int i = 0; i < seq->n_saves; i++)
+        if (seq->saves[i].after == done)
+            memcpy(slots + (size_t)seq->saves[i].slot * stride + offset, state, n * sizeof *state);
+}
+
 void ref_conv1d(struct backend *b, const struct conv1d *c, const struct batch *batch)
 {
     size_t n = (size_t)c->channels;
     int past = c->kernel - 1;
     for (int s = 0; s < batch->n_seqs; s++) {
         const struct seq_slice *seq = &batch->seqs[s];
-        float *state = c->state + (size_t)seq->state_slot * c->state_stride;
+        size_t size = (size_t)past * n;
+        float *state = state_begin(c->state, c->state_stride, 0, size, seq, batch);
         for (int t = seq->first; t < seq->first + seq->count; t++) {
             const float *x = c->x + (size_t)t * n;
-            if (batch->positions[t] == 0)
-                memset(state, 0, (size_t)past * n * sizeof *state);
             for (size_t ch = 0; ch < n; ch++) {
                 const float *w = c->weight + ch * (size_t)c->kernel;
                 float y = 0;
@@ -106,9 +128,11 @@ void ref_conv1d(struct backend *b, const struct conv1d *c, const struct batch *b
                 memmove(state, state + n, (size_t)(past - 1) * n * sizeof *state);
                 memcpy(state + (size_t)(past - 1) * n, x, n * sizeof *state);
             }
+            state_save(c->state, c->state_stride, 0, size, seq, t - seq->first + 1);
         }
-        b->count.state_bytes += 2 * (uint64_t)past * n * sizeof *state;
     }
+    b->count.state_bytes +=
+        (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * (uint64_t)past * n * sizeof(float);
 }
 
 struct delta_job {
@@ -162,11 +186,11 @@ static void delta_items(void *arg, int64_t begin, int64_t end, int thread)
     for (int64_t item = begin; item < end; item++) {
         const struct seq_slice *seq = &j->batch->seqs[item / d->n_v_heads];
         int head = (int)(item % d->n_v_heads);
-        float *S = d->state + (size_t)seq->state_slot * d->state_stride + (size_t)head * size;
-        for (int t = seq->first; t < seq->first + seq->count; t++) {
-            if (j->batch->positions[t] == 0)
-                memset(S, 0, size * sizeof *S);
-            delta_token(d, S, t, head);
+        size_t offset = (size_t)head * size;
+        float *S = state_begin(d->state, d->state_stride, offset, size, seq, j->batch);
+        for (int t = 0; t < seq->count; t++) {
+            delta_token(d, S, seq->first + t, head);
+            state_save(d->state, d->state_stride, offset, size, seq, t + 1);
         }
     }
 }
@@ -175,6 +199,6 @@ void ref_delta_net(struct backend *b, const struct delta_net *d, const struct ba
 {
     struct delta_job j = {d, batch};
     uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
-    b->count.state_bytes += 2 * values * sizeof(float) * (uint64_t)batch->n_seqs;
+    b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * values * sizeof(float);
     pool_run(cpu_of(b)->pool, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, 1);
 }

@@ -173,7 +173,6 @@ static void memory(void **state)
         memset(out, 7, sizeof out);
         b->ops->write(b, p, out, 1000);
         memset(out, 0, sizeof out);
-        b->ops->copy(b, p, p + 500, 3);
         b->ops->read(b, out, p, 1000);
         assert_int_equal(out[999], 7);
         b->ops->release(b, p, 1000);

@@ -259,11 +259,90 @@ static void company_changes_no_bit(void **state)
     }
 }
 
+/* One sequence's tokens from … to-1, with state copied in and out as `seq` asks. */
+static void run_slice(struct backend *b, const struct scene *w, int from, int to, struct seq_slice seq,
+                      struct result *r)
+{
+    const struct shape *s = &w->s;
+    int32_t positions[LENGTH];
+    for (int t = from; t < to; t++)
+        positions[t - from] = t;
+    seq.count = to - from;
+    struct batch batch = {.n_tokens = seq.count, .positions = positions, .n_seqs = 1, .seqs = &seq};
+    struct conv1d c = {.channels = s->channels,
+                       .kernel = s->kernel,
+                       .weight = w->conv_w,
+                       .x = w->conv_x + from * s->channels,
+                       .out = r->conv + from * s->channels,
+                       .state = r->conv_state,
+                       .state_stride = (size_t)w->conv_state};
+    b->ops->conv1d(b, &c, &batch);
+    struct delta_net d = {.n_k_heads = s->kh,
+                          .n_v_heads = s->vh,
+                          .k_dim = s->kd,
+                          .v_dim = s->vd,
+                          .tiled = s->tiled,
+                          .neg_exp_a = w->neg_exp_a,
+                          .dt_bias = w->dt_bias,
+                          .eps = 1e-6f,
+                          .qkv = w->qkv + from * w->qkv_row,
+                          .a = w->a + from * s->vh,
+                          .b = w->b + from * s->vh,
+                          .out = r->delta + from * s->vh * s->vd,
+                          .state = r->delta_state,
+                          .state_stride = (size_t)w->delta_state};
+    b->ops->delta_net(b, &d, &batch);
+}
+
+/* States saved on the way are the states a shorter run ends with, and a run that starts from a copy goes on
+ * as if it had never stopped. */
+static void saved_states(void **state)
+{
+    (void)state;
+    static const struct state_save saves[] = {{1, 1}, {33, 2}, {LENGTH, 3}};
+    for (int l = 0; test_level(l); l++) {
+        struct backend *b = test_backend(test_level(l), 2);
+        for (size_t i = 0; i < N_SHAPES; i++) {
+            struct scene w = scene(shapes[i]);
+            struct result whole = result(&w), part = result(&w);
+            size_t conv = (size_t)w.conv_state, delta = (size_t)w.delta_state,
+                   row = (size_t)(w.s.vh * w.s.vd);
+            struct seq_slice seq = {.state_slot = 0, .saves = saves, .n_saves = 3}, last = {.state_slot = 4};
+            b->count.state_bytes = 0;
+            run_slice(b, &w, 0, LENGTH, seq, &whole);
+            assert_int_equal(b->count.state_bytes, (2 + 3) * 4 * (conv + delta));
+            for (int n = 0; n < 3; n++) {
+                run_slice(b, &w, 0, saves[n].after, last, &part);
+                size_t slot = (size_t)saves[n].slot;
+                check_bits(whole.conv_state + slot * conv, part.conv_state + 4 * conv, conv, "saved conv");
+                check_bits(whole.delta_state + slot * delta, part.delta_state + 4 * delta, delta,
+                           "saved delta");
+            }
+            memcpy(part.conv_state, whole.conv_state, N_SLOTS * conv * sizeof(float));
+            memcpy(part.delta_state, whole.delta_state, N_SLOTS * delta * sizeof(float));
+            last.state_from = 2;
+            run_slice(b, &w, 33, LENGTH, last, &part);
+            size_t n = LENGTH - 33, channels = (size_t)w.s.channels;
+            check_bits(part.conv + 33 * channels, whole.conv + 33 * channels, n * channels,
+                       "conv from a copy");
+            check_bits(part.delta + 33 * row, whole.delta + 33 * row, n * row, "delta net from a copy");
+            check_bits(part.delta_state + 4 * delta, whole.delta_state, delta, "state at the end");
+            check_bits(part.delta_state + 2 * delta, whole.delta_state + 2 * delta, delta,
+                       "the copy's source");
+            result_free(&whole);
+            result_free(&part);
+            scene_free(&w);
+        }
+        b->ops->destroy(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_right),
         cmocka_unit_test(company_changes_no_bit),
+        cmocka_unit_test(saved_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,6 @@ const struct backend_ops LEVEL_NAME(cpu_ops) = {
     .gelu_mul = LEVEL_NAME(cpu_gelu_mul),
     .sigmoid_mul = LEVEL_NAME(cpu_sigmoid_mul),
     .add = LEVEL_NAME(cpu_add),
-    .copy = cpu_copy,
     .gather = cpu_gather,
     .slice = cpu_slice,
     .conv1d = LEVEL_NAME(cpu_conv1d),

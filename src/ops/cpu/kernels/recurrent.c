@@ -19,18 +19,23 @@ struct conv_job {
 };
 
 /* P channels (those on) of one sequence. */
-static void conv_lanes(const struct conv1d *c, const struct seq_slice *seq, bool reset, int channel, vmask on)
+static void conv_lanes(const struct conv1d *c, const struct seq_slice *seq, const struct batch *batch,
+                       int channel, vmask on)
 {
     int past = c->kernel - 1;
     size_t n = (size_t)c->channels;
-    float *state = c->state + (size_t)seq->state_slot * c->state_stride + channel;
+    bool reset = batch->positions[seq->first] == 0; /* positions are consecutive: nowhere else */
+    float *slots = c->state + channel, *state = slots + (size_t)seq->state_slot * c->state_stride;
+    const float *from =
+        state_is_copied(seq, batch) ? slots + (size_t)seq->state_from * c->state_stride : state;
     const float *x = c->x + (size_t)seq->first * n + channel;
     float *out = c->out + (size_t)seq->first * n + channel;
     vf w[MAX_KERNEL], seen[MAX_KERNEL]; /* seen: the last `past` inputs, oldest first */
     for (int i = 0; i <= past; i++)
         w[i] = vf_gather(c->weight + (size_t)channel * (size_t)c->kernel + i, c->kernel, on);
     for (int i = 0; i < past; i++)
-        seen[i] = reset ? vf_zero() : vf_load_masked(state + (size_t)i * n, on);
+        seen[i] = reset ? vf_zero() : vf_load_masked(from + (size_t)i * n, on);
+    int save = 0;
     for (int t = 0; t < seq->count; t++) {
         seen[past] = vf_load_masked(x + (size_t)t * n, on);
         vf y = vf_mul(w[0], seen[0]);
@@ -40,6 +45,10 @@ static void conv_lanes(const struct conv1d *c, const struct seq_slice *seq, bool
             seen[i] = seen[i + 1];
         y = vf_div(y, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), y))));
         vf_store_masked(out + (size_t)t * n, on, y);
+        for (; save < seq->n_saves && seq->saves[save].after == t + 1; save++)
+            for (int i = 0; i < past; i++)
+                vf_store_masked(slots + (size_t)seq->saves[save].slot * c->state_stride + (size_t)i * n, on,
+                                seen[i]);
     }
     for (int i = 0; i < past; i++)
         vf_store_masked(state + (size_t)i * n, on, seen[i]);
@@ -53,9 +62,8 @@ static void conv_items(void *arg, int64_t begin, int64_t end, int thread)
         const struct seq_slice *seq = &j->batch->seqs[item / j->runs];
         int channel = (int)(item % j->runs) * CHANNEL_RUN;
         int last = channel + CHANNEL_RUN < j->c->channels ? channel + CHANNEL_RUN : j->c->channels;
-        bool reset = j->batch->positions[seq->first] == 0; /* positions are consecutive: nowhere else */
         for (; channel < last; channel += P)
-            conv_lanes(j->c, seq, reset, channel, vmask_left(channel, last));
+            conv_lanes(j->c, seq, j->batch, channel, vmask_left(channel, last));
     }
 }
 
@@ -66,8 +74,8 @@ void LEVEL_NAME(cpu_conv1d)(struct backend *b, const struct conv1d *c, const str
         return;
     }
     struct conv_job j = {c, batch, (c->channels + CHANNEL_RUN - 1) / CHANNEL_RUN};
-    b->count.state_bytes +=
-        2 * (uint64_t)batch->n_seqs * (uint64_t)(c->kernel - 1) * (uint64_t)c->channels * 4;
+    b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * (uint64_t)(c->kernel - 1) *
+                            (uint64_t)c->channels * sizeof(float);
     run_items(b, conv_items, &j, (int64_t)batch->n_seqs * j.runs,
               (int64_t)CHANNEL_RUN * c->kernel * (1 + batch->n_tokens / batch->n_seqs));
 }
@@ -143,13 +151,19 @@ static void delta_head(const struct delta_job *j, const struct seq_slice *seq, i
     int kd = d->k_dim, vd = d->v_dim;
     int k_head = d->tiled ? head % d->n_k_heads : head / (d->n_v_heads / d->n_k_heads);
     size_t row = (size_t)(2 * d->n_k_heads) * (size_t)kd + (size_t)d->n_v_heads * (size_t)vd;
-    float *S = d->state + (size_t)seq->state_slot * d->state_stride + (size_t)head * (size_t)kd * (size_t)vd;
+    size_t size = (size_t)kd * (size_t)vd;
+    float *slots = d->state + (size_t)head * size, *S = slots + (size_t)seq->state_slot * d->state_stride;
+    int save = 0;
     struct delta_token *tokens = (struct delta_token *)scratch;
     float *qk = (float *)(tokens + j->block); /* [block][q, k][kd] */
     if (j->batch->positions[seq->first] == 0)
-        memset(S, 0, (size_t)kd * (size_t)vd * sizeof *S);
-    for (int t0 = 0; t0 < seq->count; t0 += j->block) {
-        int n = seq->count - t0 < j->block ? seq->count - t0 : j->block;
+        memset(S, 0, size * sizeof *S);
+    else if (state_is_copied(seq, j->batch))
+        memcpy(S, slots + (size_t)seq->state_from * d->state_stride, size * sizeof *S);
+    for (int t0 = 0, n; t0 < seq->count; t0 += n) {
+        n = seq->count - t0 < j->block ? seq->count - t0 : j->block;
+        if (save < seq->n_saves && seq->saves[save].after - t0 < n)
+            n = seq->saves[save].after - t0; /* a block ends where the state is to be saved */
         for (int i = 0; i < n; i++) {
             size_t token = (size_t)(seq->first + t0 + i), at = token * (size_t)d->n_v_heads + (size_t)head;
             const float *q = d->qkv + token * row + (size_t)k_head * (size_t)kd;
@@ -180,6 +194,8 @@ static void delta_head(const struct delta_job *j, const struct seq_slice *seq, i
                 c += P;
             }
         }
+        for (; save < seq->n_saves && seq->saves[save].after == t0 + n; save++)
+            memcpy(slots + (size_t)seq->saves[save].slot * d->state_stride, S, size * sizeof *S);
     }
 }
 
@@ -198,6 +214,6 @@ void LEVEL_NAME(cpu_delta_net)(struct backend *b, const struct delta_net *d, con
     size_t room = thread_scratch_bytes(cpu_of(b)->max_tokens, cpu_of(b)->max_cols) / token;
     struct delta_job j = {d, batch, cpu_of(b), room < 32 ? (int)room : 32};
     uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
-    b->count.state_bytes += 2 * values * sizeof(float) * (uint64_t)batch->n_seqs;
+    b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * values * sizeof(float);
     run_items(b, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, (int64_t)d->k_dim * d->v_dim);
 }
