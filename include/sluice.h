@@ -31,7 +31,10 @@ struct sluice_options {
     size_t kv_cache_bytes;      /* 0 = from memory_utilization */
     double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
     const char *kv_dtype;       /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
-    bool mtp;                   /* also load the multi-token prediction head, where the file has one */
+    bool no_prefix_cache;       /* compute every prompt whole */
+    size_t state_cache_bytes; /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
+                                 after the weights */
+    bool mtp;                 /* also load the multi-token prediction head, where the file has one */
     /* Called while weights load: done and total bytes. May be NULL. */
     void (*progress)(void *arg, size_t done, size_t total);
     void *progress_arg;
@@ -39,9 +42,9 @@ struct sluice_options {
 
 /* What the memory plan decided, in bytes unless said. */
 struct sluice_plan {
-    size_t weights, kv_pool, state, scratch, logits, total, available;
+    size_t weights, kv_pool, state, state_cache, scratch, logits, total, available;
     size_t kv_bytes_per_token, state_bytes_per_seq;
-    int kv_blocks, block_size, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
+    int kv_blocks, block_size, state_snapshots, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
 };
 
 /* Plans memory for the model in `file` and, if it fits, loads it. The file may be closed afterwards. On
@@ -82,6 +85,11 @@ struct sluice_sampling {
     int max_tokens;        /* >= 1, or 0 to score the prompt only; clamped to what max_model_len leaves */
     int n_logprobs;        /* -1 = none; k = the token's and the k most likely ones' log-probabilities */
     int n_prompt_logprobs; /* the same for each prompt token from the second on */
+    /* the prefix cache */
+    uint64_t
+        cache_salt[2];  /* digest of the tenant's salt: prompts share only within equal salts; zeros = none */
+    const int *borders; /* [n_borders] prompt positions where a message ends: good places to keep state */
+    int n_borders;
 };
 /* Greedy, 16 tokens, nothing else. */
 void sluice_sampling_init(struct sluice_sampling *p);
@@ -145,8 +153,15 @@ struct sluice_stats {
     int running, waiting;          /* requests */
     int kv_blocks_used, kv_blocks; /* the pool */
     uint64_t steps;
-    uint64_t prompt_tokens, generation_tokens, cached_tokens; /* since start */
-    uint64_t finished[5];                                     /* by enum sluice_finish */
+    uint64_t prompt_tokens, generation_tokens; /* since start */
+    /* the prefix cache: prompt tokens looked up and found, and how lookups ended */
+    uint64_t looked_up_tokens, cached_tokens;
+    uint64_t lookups, lookups_hit;
+    uint64_t lookups_unknown;  /* missed: no request before had these tokens, or they were given up */
+    uint64_t lookups_no_state; /* missed: keys and values were there, but no recurrent state to resume from */
+    uint64_t lookups_short;    /* missed: the prompt is not longer than a block */
+    uint64_t lookups_bypassed; /* not done: the prompt is to be scored */
+    uint64_t finished[5];      /* by enum sluice_finish */
     uint64_t preemptions, recomputed_tokens; /* tokens that preemption made to be computed again */
     /* the ledger: totals since start, and the last step alone */
     struct sluice_ledger {

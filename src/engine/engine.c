@@ -38,7 +38,7 @@ static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
     en->logits = en->kv.data ? en->b->ops->alloc(en->b, en->logits_bytes, e) : NULL;
     if (!en->logits)
         return -1;
-    en->state_bytes = p->state;
+    en->state_bytes = p->state + p->state_cache;
     if (en->state_bytes && !(en->state = en->b->ops->alloc(en->b, en->state_bytes, e)))
         return -1;
     en->host_row = mem_zalloc((size_t)c->vocab, sizeof(float));

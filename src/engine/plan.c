@@ -73,8 +73,20 @@ static int refuse(const struct model *m, const struct sluice_plan *p, size_t nee
         e, ERR_NO_MEMORY,
         "the plan needs %.2f GiB (weights %.2f, KV %.2f, state %.2f, scratch %.2f, logits %.2f) and this "
         "machine grants %.2f GiB; with --max-num-seqs 1 the largest --max-model-len that fits is %zu",
-        gib(need), gib(p->weights), gib(p->kv_pool), gib(p->state), gib(p->scratch), gib(p->logits),
-        gib(p->available), tokens / (size_t)p->block_size * (size_t)p->block_size);
+        gib(need), gib(p->weights), gib(p->kv_pool), gib(p->state + p->state_cache), gib(p->scratch),
+        gib(p->logits), gib(p->available), tokens / (size_t)p->block_size * (size_t)p->block_size);
+}
+
+/* Slots for kept recurrent states: the budget's worth, but no more than could matter. */
+static void plan_snapshots(struct sluice_plan *p, const struct sluice_options *o, size_t fixed)
+{
+    enum { SNAPSHOTS_PER_SEQ = 16 };
+    if (!p->state_bytes_per_seq || o->no_prefix_cache || fixed >= p->available)
+        return;
+    size_t budget = o->state_cache_bytes ? o->state_cache_bytes : (p->available - fixed) / 10;
+    size_t n = budget / p->state_bytes_per_seq, most = (size_t)p->max_num_seqs * SNAPSHOTS_PER_SEQ;
+    p->state_snapshots = (int)(n < most ? n : most);
+    p->state_cache = (size_t)p->state_snapshots * p->state_bytes_per_seq;
 }
 
 int plan_make(const struct model *m, const struct sluice_options *o, int threads, struct sluice_plan *plan,
@@ -131,6 +143,8 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
                  p.max_num_seqs);
 
     size_t fixed = p.weights + p.scratch + p.logits + p.state;
+    plan_snapshots(&p, o, fixed);
+    fixed += p.state_cache;
     size_t wanted =
         blocks_per_seq * (size_t)p.max_num_seqs * block; /* every sequence at full length: never more */
     if (o->kv_cache_bytes)

@@ -280,6 +280,38 @@ static void attention_mixer(struct model *m, const struct step *s, const struct 
     op->matmul(b, l->att, n, &o, 1);
 }
 
+/* raw, a, b -> o: the convolution and the delta net, over the states. Where a state is to be saved in the
+ * middle of a slice, the slice is cut there: that changes no bits, since both go token by token. */
+static void mix_states(struct model *m, const struct step *s, const struct qwen35_layer *w)
+{
+    const struct model_config *c = &m->config;
+    struct qwen35 *l = m->priv;
+    struct backend *b = m->b;
+    struct conv1d conv = {.channels = l->channels,
+                          .kernel = l->kernel,
+                          .weight = w->conv_weight,
+                          .x = l->raw,
+                          .out = l->mixed,
+                          .state = s->state + w->conv,
+                          .state_stride = c->state_floats};
+    struct delta_net net = {.n_k_heads = l->n_k_heads,
+                            .n_v_heads = l->n_v_heads,
+                            .k_dim = l->k_dim,
+                            .v_dim = l->v_dim,
+                            .tiled = l->tiled,
+                            .neg_exp_a = w->neg_exp_a,
+                            .dt_bias = w->dt_bias,
+                            .eps = 1e-6f,
+                            .qkv = l->mixed,
+                            .a = l->a,
+                            .b = l->b,
+                            .out = l->o,
+                            .state = s->state + w->state,
+                            .state_stride = c->state_floats};
+    b->ops->conv1d(b, &conv, s->batch);
+    b->ops->delta_net(b, &net, s->batch);
+}
+
 static void delta_net_mixer(struct model *m, const struct step *s, const struct qwen35_layer *w, int i)
 {
     const struct model_config *c = &m->config;
@@ -298,29 +330,7 @@ static void delta_net_mixer(struct model *m, const struct step *s, const struct 
     model_show(m, "in_proj_z", i, l->z, n, inner);
     model_show(m, "in_proj_a", i, l->a, n, l->n_v_heads);
     model_show(m, "in_proj_b", i, l->b, n, l->n_v_heads);
-    struct conv1d conv = {.channels = l->channels,
-                          .kernel = l->kernel,
-                          .weight = w->conv_weight,
-                          .x = l->raw,
-                          .out = l->mixed,
-                          .state = s->state + w->conv,
-                          .state_stride = c->state_floats};
-    op->conv1d(b, &conv, s->batch);
-    struct delta_net net = {.n_k_heads = l->n_k_heads,
-                            .n_v_heads = l->n_v_heads,
-                            .k_dim = l->k_dim,
-                            .v_dim = l->v_dim,
-                            .tiled = l->tiled,
-                            .neg_exp_a = w->neg_exp_a,
-                            .dt_bias = w->dt_bias,
-                            .eps = 1e-6f,
-                            .qkv = l->mixed,
-                            .a = l->a,
-                            .b = l->b,
-                            .out = l->o,
-                            .state = s->state + w->state,
-                            .state_stride = c->state_floats};
-    op->delta_net(b, &net, s->batch);
+    mix_states(m, s, w);
     model_show(m, "core_attn_out", i, l->o, n * l->n_v_heads, l->v_dim);
     op->rmsnorm(b, l->o, v_dim, w->out_norm, c->eps, (int64_t)n * l->n_v_heads, l->v_dim, l->o, v_dim);
     op->silu_mul(b, l->z, l->o, (int64_t)n * inner);

@@ -10,6 +10,7 @@ static void destroy(struct sluice_request *r)
 {
     sampler_free(r->sampler);
     free(r->stop_ids);
+    free(r->borders);
     free(r->tokens);
     free(r->probs);
     free(r->ranks);
@@ -29,7 +30,12 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
     r->n_logprobs = p->n_logprobs;
     r->n_prompt_logprobs = p->n_prompt_logprobs;
     r->n_stop_ids = p->n_stop_ids;
-    r->state_slot = r->slice = -1;
+    r->state_slot = r->slice = r->parent = r->rolling = -1;
+    memcpy(r->salt, p->cache_salt, sizeof r->salt);
+    r->n_borders = p->n_borders;
+    r->borders = mem_alloc((size_t)p->n_borders * sizeof *r->borders);
+    if (p->n_borders)
+        memcpy(r->borders, p->borders, (size_t)p->n_borders * sizeof *r->borders);
     r->table.capacity = (int)(total / (size_t)block_size + 1);
     atomic_store(&r->refs, 1);
     atomic_store(&r->n_scored, 1);

@@ -10,9 +10,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "ops/batch.h"
 #include "sample/sampler.h"
 #include "sched/blocks.h"
 #include "sluice.h"
+
+enum { REQUEST_MAX_SAVES = 16 }; /* snapshots of one request in one step */
 
 struct sluice_request {
     /* fixed at submission */
@@ -43,12 +46,28 @@ struct sluice_request {
 
     /* engine's side */
     int n_tokens;   /* prompt + answer so far */
+    int n_lost;     /* tokens that the last preemption took */
     int n_computed; /* of them, in the KV cache (and the recurrent state) */
     struct block_table table;
     int state_slot; /* -1 = none */
     uint64_t order; /* arrival: FCFS, and the tie-break of everything */
     struct sluice_request *next, *prev;
     int slice; /* this step's slice; -1 = none */
+
+    /* prefix cache (sched/prefix.c) */
+    uint64_t salt[2];
+    int *borders; /* [n_borders] prompt positions where messages end */
+    int n_borders;
+    int n_learned;  /* blocks whose keys are known to the cache … */
+    int32_t parent; /* … the last of them (or its twin that came first); -1 = none yet, -2 = chain lost */
+    uint32_t parent_generation;
+    int branch;        /* grid position up to which a lookup found tokens without state; 0 = none */
+    int state_from;    /* slot that the next step's state starts from; 0 = its own */
+    int last_snapshot; /* position of the latest snapshot in its chain */
+    int32_t rolling, rolling_block;             /* the answer's latest snapshot and its block; -1 = none */
+    struct state_save saves[REQUEST_MAX_SAVES]; /* [n_saves] of the step under way … */
+    int save_positions[REQUEST_MAX_SAVES];      /* … and the positions they are for */
+    int n_saves;
 };
 
 /* Validated copy of a submission, with one reference. NULL and *e (ERR_NO_MEMORY) if its arrays do not fit.

@@ -33,6 +33,7 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *c)
     size_t seqs = (size_t)c->max_num_seqs, tokens = (size_t)c->max_num_batched_tokens;
     *s = (struct scheduler){.config = *c};
     block_pool_init(&s->pool, c->n_blocks, c->block_size);
+    prefix_init(&s->prefix, &s->pool, c->prefix_cache, c->has_state, c->max_num_seqs, c->n_snapshots);
     s->free_slots = mem_zalloc(seqs, sizeof *s->free_slots);
     for (int i = 0; i < c->max_num_seqs && c->has_state; i++)
         s->free_slots[s->n_free_slots++] = c->max_num_seqs - 1 - i;
@@ -47,6 +48,7 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *c)
 void scheduler_free(struct scheduler *s)
 {
     scheduler_abort_all(s);
+    prefix_free(&s->prefix);
     block_pool_free(&s->pool);
     free(s->free_slots);
     free(s->tokens);
@@ -113,7 +115,7 @@ static struct sluice_request *preempt_one(struct scheduler *s)
         if (r->n_computed <= victim->n_computed)
             victim = r;
     s->stats.preemptions++;
-    s->stats.recomputed_tokens += (uint64_t)victim->n_computed;
+    victim->n_lost = victim->n_computed;
     atomic_fetch_add(&victim->preemptions, 1);
     release(s, victim);
     victim->n_computed = 0;
@@ -165,12 +167,16 @@ static void add_slice(struct scheduler *s, struct sluice_request *r, int count)
 {
     struct batch *b = &s->batch;
     int rows = rows_needed(r, count), start = r->n_computed;
+    prefix_plan_saves(&s->prefix, r, count);
     r->slice = b->n_seqs;
     s->who[b->n_seqs] = r;
     s->slices[b->n_seqs++] = (struct seq_slice){.first = b->n_tokens,
                                                 .count = count,
                                                 .kv_blocks = r->table.blocks,
                                                 .state_slot = r->state_slot,
+                                                .state_from = r->state_from,
+                                                .saves = r->saves,
+                                                .n_saves = r->n_saves,
                                                 .n_logits = rows};
     for (int i = 0; i < count; i++) {
         s->tokens[b->n_tokens] = r->tokens[start + i];
@@ -218,6 +224,33 @@ static int chunk_size(const struct scheduler *s, const struct sluice_request *r)
     return count;
 }
 
+/* Says in the counters what the lookup of a newcomer's prompt found, and why it was not more. */
+static void count_lookup(struct scheduler *s, struct sluice_request *r, const struct prefix_match *m)
+{
+    if (atomic_load(&r->preemptions) > 0) {
+        s->stats.recomputed_tokens += (uint64_t)(r->n_lost > m->usable ? r->n_lost - m->usable : 0);
+        return;
+    }
+    if (!s->config.prefix_cache)
+        return;
+    atomic_store(&r->cached_tokens, m->usable);
+    s->stats.cached_tokens += (uint64_t)m->usable;
+    s->stats.lookups++;
+    if (r->n_prompt_logprobs >= 0) {
+        s->stats.lookups_bypassed++;
+        return;
+    }
+    s->stats.looked_up_tokens += (uint64_t)r->n_prompt;
+    if (m->usable > 0)
+        s->stats.lookups_hit++;
+    else if (r->n_tokens <= s->config.block_size)
+        s->stats.lookups_short++;
+    else if (m->shared > 0)
+        s->stats.lookups_no_state++;
+    else
+        s->stats.lookups_unknown++;
+}
+
 /* Moves waiting requests to running while tokens, slots and blocks for their whole prompt are there. */
 static void admit(struct scheduler *s, double now)
 {
@@ -225,11 +258,15 @@ static void admit(struct scheduler *s, double now)
     while (s->waiting.first && s->running.n < c->max_num_seqs &&
            s->batch.n_tokens < c->max_num_batched_tokens) {
         struct sluice_request *r = s->waiting.first;
+        struct prefix_match m = prefix_take(&s->prefix, r);
         /* one block to spare keeps a newcomer from taking the block that a neighbour's next token needs */
         int spare = s->running.n > 0 ? 1 : 0;
-        if (blocks_for(&s->pool, r->n_tokens) + spare > s->pool.n_free)
+        if (blocks_for(&s->pool, r->n_tokens) - r->table.n + spare > blocks_available(&s->pool)) {
+            prefix_give_back(&s->prefix, r);
             return;
+        }
         block_table_grow(&s->pool, &r->table, r->n_tokens);
+        count_lookup(s, r, &m);
         list_remove(&s->waiting, r);
         list_insert(&s->running, r);
         if (c->has_state)
@@ -264,6 +301,7 @@ static void deliver(struct scheduler *s, struct sluice_request *r, const struct 
     s->stats.last.prompt_tokens += (uint64_t)prompt_part;
     s->stats.last.decode_tokens += (uint64_t)(slice->count - prompt_part);
     r->n_computed += slice->count;
+    prefix_learn(&s->prefix, r);
     if (r->n_prompt_logprobs >= 0) {
         int scored = r->n_computed + 1 < r->n_prompt ? r->n_computed + 1 : r->n_prompt;
         if (scored > atomic_load(&r->n_scored))
@@ -322,7 +360,7 @@ int scheduler_step(struct scheduler *s, bool *published)
     }
     s->stats.running = s->running.n;
     s->stats.waiting = s->waiting.n;
-    s->stats.kv_blocks_used = s->pool.n_blocks - s->pool.n_free;
+    s->stats.kv_blocks_used = s->pool.n_blocks - blocks_available(&s->pool);
     return b->n_tokens;
 }
 

@@ -5,6 +5,7 @@
 #define SLUICE_SCHED_SCHEDULER_H
 
 #include "engine/engine.h"
+#include "sched/prefix.h"
 #include "sched/request.h"
 
 /* Runs a batch (engine_step, or a test's recorder). */
@@ -14,8 +15,10 @@ typedef void step_fn(void *arg, const struct batch *batch, struct row_job *rows,
 struct scheduler_config {
     int max_num_seqs, max_num_batched_tokens, long_prefill_threshold;
     int n_blocks, block_size;
-    int max_logits; /* rows of logits of a step: at least max_num_seqs */
-    bool has_state; /* sequences own a state slot */
+    int max_logits;  /* rows of logits of a step: at least max_num_seqs */
+    bool has_state;  /* sequences own a state slot: 0 … max_num_seqs - 1 */
+    int n_snapshots; /* state slots after those, for the prefix cache */
+    bool prefix_cache;
     step_fn *step;
     void *step_arg;
 };
@@ -28,6 +31,7 @@ struct request_list {
 struct scheduler {
     struct scheduler_config config;
     struct block_pool pool;
+    struct prefix_cache prefix;
     struct request_list waiting, running; /* both in order of arrival */
     int32_t *free_slots;                  /* [n_free_slots] */
     int n_free_slots;

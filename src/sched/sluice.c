@@ -53,6 +53,8 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
                                  .block_size = p->block_size,
                                  .max_logits = engine_max_logits(engine),
                                  .has_state = p->state_bytes_per_seq > 0,
+                                 .n_snapshots = p->state_snapshots,
+                                 .prefix_cache = !o->no_prefix_cache,
                                  .step = run_engine,
                                  .step_arg = engine};
     scheduler_init(&s->sched, &c);
@@ -106,6 +108,9 @@ static int check_sampling(const struct sluice_sampling *p, int vocab, struct err
         check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, vocab, e) ||
         check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed_ids, vocab, e))
         return -1;
+    for (int i = 0; i < p->n_borders; i++)
+        if (check_number("borders", p->borders[i], 0, INT32_MAX, e))
+            return -1;
     for (int i = 0; i < p->n_logit_bias; i++)
         if (check_ids("logit_bias", &p->logit_bias[i].id, 1, vocab, e) ||
             check_number("logit_bias", p->logit_bias[i].bias, -1e9, 1e9, e))

@@ -17,7 +17,7 @@ struct answer {
     enum sluice_finish finish;
 };
 
-static const char *const models[] = {"models/llama-tiny", "gguf/qwen3-tiny-q8_0.gguf"};
+static const char *const models[] = {"models/llama-tiny", "gguf/qwen3-tiny-q8_0.gguf", "models/qwen35-tiny"};
 
 static int prompt_of(int who, int32_t *ids)
 {
