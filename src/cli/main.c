@@ -19,6 +19,7 @@ static const struct command {
     {"run", cmd_run, "chat with a model in the terminal, or answer one prompt"},
     {"bench", cmd_bench, "measure prefill and decode speed, and the machine's limits"},
     {"inspect", cmd_inspect, "print what a model file holds"},
+    {"make-model", cmd_make_model, "write a model of random weights in the shapes of a real one"},
     {"tokenize", cmd_tokenize, "turn text into token ids and back"},
     {"version", cmd_version, "print the version"},
     {"help", cmd_help, "print this list, or a command's help"},
