@@ -217,7 +217,7 @@ int field_object(const json_t *body, const char *name, const json_t **out, struc
 int field_ids(const json_t *body, const char *name, int vocab, size_t max, int32_t **ids, int *n,
               struct api_error *e)
 {
-    const json_t *list;
+    const json_t *list = NULL;
     int set = field_array(body, name, &list, e);
     if (set <= 0)
         return set;

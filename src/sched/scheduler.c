@@ -154,8 +154,6 @@ static int rows_needed(const struct sluice_request *r, int count)
         from = end - 1;
     if (r->n_prompt_logprobs >= 0) {
         int next = atomic_load(&r->n_scored) - 1; /* row p scores position p + 1 */
-        if (next < r->n_computed)
-            next = r->n_computed;
         if (next < r->n_prompt - 1 && next < from)
             from = next;
     }

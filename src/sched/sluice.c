@@ -69,6 +69,12 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
     return s;
 }
 
+int sluice_plan_only(const struct model_file *file, const struct sluice_options *o, struct sluice_plan *plan,
+                     struct sluice_info *info, struct err *e)
+{
+    return engine_plan_only(file, o, plan, info, e);
+}
+
 const struct sluice_plan *sluice_plan(const struct sluice *s)
 {
     return engine_plan(s->engine);

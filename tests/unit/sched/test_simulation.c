@@ -1,0 +1,226 @@
+/* The scheduler in thousands of random worlds, on a fake model that remembers only what it was fed through
+ * blocks and state slots: pools too small, budgets of a few tokens, shared beginnings, cancels, preemptions,
+ * cache hits, snapshots. A request's tokens must equal what its own history alone yields; so must the scores
+ * of its prompt. Blocks and slots come back, decoding requests advance at every step, and no step passes its
+ * budgets. */
+#include "unit.h"
+
+#include "sched/scheduler.h"
+
+enum { VOCAB = 50, MAX_LEN = 160, MAX_BLOCKS = 64, MAX_SLOTS = 40, MAX_REQUESTS = 24 };
+
+static uint64_t rng_state;
+
+static int rnd(int n)
+{
+    rng_state = rng_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int)((rng_state >> 33) % (uint64_t)n);
+}
+
+static uint64_t absorb(uint64_t h, int32_t token)
+{
+    return (h ^ (uint64_t)(token + 1)) * UINT64_C(0x100000001b3) + 7;
+}
+
+/* The token after a history: attention's part is a hash over all its tokens, the recurrent part another. */
+static int32_t next_token(uint64_t attended, uint64_t state, bool has_state)
+{
+    uint64_t h = attended ^ (has_state ? state * 31 : 0);
+    return (int32_t)((h ^ h >> 29) % VOCAB);
+}
+
+struct world {
+    struct scheduler s;
+    int32_t block_tokens[MAX_BLOCKS][16]; /* "keys and values" */
+    uint64_t state[MAX_SLOTS];
+    bool decoding[MAX_REQUESTS]; /* before the step */
+    int steps;
+};
+
+/* One row's answer: what the model would say after position p of the slice's sequence. */
+static int32_t answer(const struct world *w, const struct seq_slice *q, int p, uint64_t state)
+{
+    uint64_t h = 1;
+    int bs = w->s.config.block_size;
+    for (int i = 0; i <= p; i++)
+        h = absorb(h, w->block_tokens[q->kv_blocks[i / bs]][i % bs]);
+    return next_token(h, state, w->s.config.has_state);
+}
+
+static void fake_step(void *arg, const struct batch *b, struct row_job *rows, struct sluice_ledger *ledger)
+{
+    struct world *w = arg;
+    const struct scheduler_config *c = &w->s.config;
+    (void)ledger;
+    assert_in_range(b->n_tokens, 1, c->max_num_batched_tokens);
+    assert_in_range(b->n_seqs, 1, c->max_num_seqs);
+    assert_true(b->n_logits <= c->max_logits);
+    int tokens = 0, logits = 0;
+    for (int i = 0; i < b->n_seqs; i++) {
+        const struct seq_slice *q = &b->seqs[i];
+        assert_int_equal(q->first, tokens);
+        assert_in_range(q->n_logits, 0, q->count);
+        tokens += q->count;
+        uint64_t *state = c->has_state ? &w->state[q->state_slot] : NULL;
+        if (state && q->state_from > 0)
+            *state = w->state[q->state_from];
+        int save = 0;
+        for (int t = 0; t < q->count; t++) {
+            int p = b->positions[q->first + t];
+            assert_int_equal(p, b->positions[q->first] + t);
+            w->block_tokens[q->kv_blocks[p / c->block_size]][p % c->block_size] = b->tokens[q->first + t];
+            if (state) {
+                *state = absorb(p == 0 ? 1 : *state, b->tokens[q->first + t]);
+                for (; save < q->n_saves && q->saves[save].after == t + 1; save++)
+                    w->state[q->saves[save].slot] = *state;
+            }
+            if (t >= q->count - q->n_logits) {
+                struct row_job *job = &rows[logits++];
+                int32_t said = answer(w, q, p, state ? *state : 0);
+                if (job->sampler)
+                    job->token = said;
+                else if (job->probs) /* a scored prompt token: its "probability" is what the model said */
+                    job->probs[0] = (struct sluice_prob){job->token, (float)said};
+            }
+        }
+        assert_int_equal(save, q->n_saves);
+    }
+    assert_int_equal(tokens, b->n_tokens);
+    assert_int_equal(logits, b->n_logits);
+}
+
+struct client {
+    struct sluice_request *r;
+    int32_t prompt[MAX_LEN];
+    int n_prompt, max_tokens;
+    bool scored;
+};
+
+/* The request's tokens follow from its own history. */
+static void check_answer(const struct world *w, const struct client *c)
+{
+    struct sluice_progress g;
+    sluice_request_progress(c->r, &g);
+    const int32_t *got = sluice_request_tokens(c->r);
+    uint64_t h = 1;
+    for (int i = 0; i < c->n_prompt + g.n_tokens - 1; i++) {
+        h = absorb(h, i < c->n_prompt ? c->prompt[i] : got[i - c->n_prompt]);
+        int32_t said = next_token(h, h, w->s.config.has_state);
+        if (i >= c->n_prompt - 1)
+            assert_int_equal(got[i - c->n_prompt + 1], said);
+        else if (c->scored && i + 1 < g.n_prompt_scored)
+            assert_int_equal((int)sluice_request_prompt_logprobs(c->r, i + 1, NULL)[0].logprob, said);
+    }
+    if (g.finish == SLUICE_LENGTH) {
+        assert_int_equal(g.n_tokens, c->max_tokens);
+        if (c->scored)
+            assert_int_equal(g.n_prompt_scored, c->n_prompt);
+    }
+}
+
+static void arrive(struct world *w, struct client *c, int max_len)
+{
+    struct err e = {0};
+    struct sluice_sampling p;
+    sluice_sampling_init(&p);
+    c->n_prompt = 1 + rnd(max_len - 1);
+    c->max_tokens = rnd(8) == 0 ? 0 : 1 + rnd(max_len - c->n_prompt);
+    c->scored = rnd(6) == 0;
+    int family = rnd(2), shared = rnd(3) ? c->n_prompt - rnd(c->n_prompt < 9 ? c->n_prompt : 9)
+                                         : rnd(c->n_prompt); /* a common beginning, then its own */
+    for (int i = 0; i < c->n_prompt; i++)
+        c->prompt[i] = i < shared ? (family * 17 + i * 7) % VOCAB : rnd(VOCAB);
+    p.n_prompt_logprobs = c->scored ? 0 : -1;
+    int borders[2] = {rnd(c->n_prompt), rnd(c->n_prompt)};
+    p.borders = borders;
+    p.n_borders = rnd(3);
+    p.cache_salt[0] = (uint64_t)rnd(2);
+    c->r = request_create(c->prompt, c->n_prompt, &p, c->max_tokens, VOCAB, w->s.config.block_size, &e);
+    assert_non_null(c->r);
+    atomic_fetch_add(&c->r->refs, 1);
+    scheduler_add(&w->s, c->r);
+}
+
+static void one_world(uint64_t seed)
+{
+    static struct world w;
+    struct client clients[MAX_REQUESTS] = {0};
+    rng_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    memset(&w, 0, sizeof w);
+    for (int i = 0; i < MAX_SLOTS; i++)
+        w.state[i] = (uint64_t)rnd(1 << 30); /* garbage: what a last user left */
+    struct scheduler_config c = {.max_num_seqs = 1 + rnd(8),
+                                 .block_size = 1 << rnd(5),
+                                 .has_state = rnd(2),
+                                 .prefix_cache = rnd(4) > 0,
+                                 .step = fake_step,
+                                 .step_arg = &w};
+    c.max_num_batched_tokens = c.max_num_seqs + rnd(60);
+    c.long_prefill_threshold = rnd(2) ? rnd(20) : 0;
+    c.n_blocks = 4 + rnd(MAX_BLOCKS - 4);
+    c.max_logits = c.max_num_seqs + 1 + rnd(10);
+    c.n_snapshots = rnd(MAX_SLOTS - 8);
+    int max_len = c.n_blocks * c.block_size < MAX_LEN ? c.n_blocks * c.block_size : MAX_LEN;
+    scheduler_init(&w.s, &c);
+    int to_come = 4 + rnd(MAX_REQUESTS - 4), open = 0;
+    for (int step = 0; to_come > 0 || open > 0; step++) {
+        assert_true(step < 30000); /* nothing starves */
+        for (int i = 0; i < MAX_REQUESTS; i++) {
+            struct client *k = &clients[i];
+            if (k->r) {
+                struct sluice_progress g;
+                sluice_request_progress(k->r, &g);
+                if (g.finish != SLUICE_RUNNING || rnd(200) == 0) {
+                    check_answer(&w, k);
+                    atomic_store(&k->r->cancelled, true);
+                    request_unref(k->r);
+                    k->r = NULL;
+                    open--;
+                }
+            } else if (to_come > 0 && rnd(10) == 0) {
+                arrive(&w, k, max_len);
+                to_come--;
+                open++;
+            }
+        }
+        /* every request that decodes before the step has one token more after it, unless it was preempted */
+        int before[MAX_REQUESTS], preempted[MAX_REQUESTS];
+        for (int i = 0; i < MAX_REQUESTS; i++) {
+            const struct sluice_request *r = clients[i].r;
+            before[i] = r && atomic_load(&clients[i].r->finish) == SLUICE_RUNNING &&
+                                r->n_tokens - r->n_computed == 1 && r->n_computed > 0
+                            ? r->n_tokens
+                            : -1;
+            preempted[i] = r ? atomic_load(&clients[i].r->preemptions) : 0;
+        }
+        bool published;
+        scheduler_step(&w.s, &published);
+        for (int i = 0; i < MAX_REQUESTS; i++)
+            if (before[i] >= 0 && clients[i].r && preempted[i] == atomic_load(&clients[i].r->preemptions))
+                assert_true(clients[i].r->n_tokens == before[i] + 1 || clients[i].max_tokens == 0);
+    }
+    bool published;
+    scheduler_step(&w.s, &published);
+    assert_int_equal(w.s.running.n + w.s.waiting.n, 0);
+    assert_int_equal(blocks_available(&w.s.pool), c.n_blocks);
+    assert_int_equal(w.s.n_free_slots, c.has_state ? c.max_num_seqs : 0);
+    for (int i = 0; i < w.s.prefix.n_snapshots; i++) {
+        assert_int_equal(w.s.prefix.snapshots[i].resuming, 0);
+        assert_true(w.s.prefix.snapshots[i].block >= -1); /* none stays reserved */
+    }
+    scheduler_free(&w.s);
+}
+
+static void thousands_of_worlds(void **state)
+{
+    (void)state;
+    const char *n = getenv("SLUICE_WORLDS");
+    for (uint64_t seed = 1; seed <= (n ? strtoull(n, NULL, 10) : 5000); seed++)
+        one_world(seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(thousands_of_worlds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
