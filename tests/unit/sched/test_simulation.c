@@ -47,6 +47,34 @@ static int32_t answer(const struct world *w, const struct seq_slice *q, int p, u
     return next_token(h, state, w->s.config.has_state);
 }
 
+static void run_slice(struct world *w, const struct batch *b, const struct seq_slice *q, struct row_job *job)
+{
+    const struct scheduler_config *c = &w->s.config;
+    uint64_t *state = c->has_state ? &w->state[q->state_slot] : NULL;
+    if (state && q->state_from > 0)
+        *state = w->state[q->state_from];
+    int save = 0;
+    for (int t = 0; t < q->count; t++) {
+        int p = b->positions[q->first + t];
+        assert_int_equal(p, b->positions[q->first] + t);
+        w->block_tokens[q->kv_blocks[p / c->block_size]][p % c->block_size] = b->tokens[q->first + t];
+        if (state) {
+            *state = absorb(p == 0 ? 1 : *state, b->tokens[q->first + t]);
+            for (; save < q->n_saves && q->saves[save].after == t + 1; save++)
+                w->state[q->saves[save].slot] = *state;
+        }
+        if (t < q->count - q->n_logits)
+            continue;
+        int32_t said = answer(w, q, p, state ? *state : 0);
+        if (job->sampler)
+            job->token = said;
+        else if (job->probs) /* a scored prompt token: its "probability" is what the model said */
+            job->probs[0] = (struct sluice_prob){job->token, (float)said};
+        job++;
+    }
+    assert_int_equal(save, q->n_saves);
+}
+
 static void fake_step(void *arg, const struct batch *b, struct row_job *rows, struct sluice_ledger *ledger)
 {
     struct world *w = arg;
@@ -55,38 +83,23 @@ static void fake_step(void *arg, const struct batch *b, struct row_job *rows, st
     assert_in_range(b->n_tokens, 1, c->max_num_batched_tokens);
     assert_in_range(b->n_seqs, 1, c->max_num_seqs);
     assert_true(b->n_logits <= c->max_logits);
-    int tokens = 0, logits = 0;
+    int tokens = 0, logits = 0, first_row[8];
     for (int i = 0; i < b->n_seqs; i++) {
         const struct seq_slice *q = &b->seqs[i];
         assert_int_equal(q->first, tokens);
         assert_in_range(q->n_logits, 0, q->count);
+        first_row[i] = logits;
         tokens += q->count;
-        uint64_t *state = c->has_state ? &w->state[q->state_slot] : NULL;
-        if (state && q->state_from > 0)
-            *state = w->state[q->state_from];
-        int save = 0;
-        for (int t = 0; t < q->count; t++) {
-            int p = b->positions[q->first + t];
-            assert_int_equal(p, b->positions[q->first] + t);
-            w->block_tokens[q->kv_blocks[p / c->block_size]][p % c->block_size] = b->tokens[q->first + t];
-            if (state) {
-                *state = absorb(p == 0 ? 1 : *state, b->tokens[q->first + t]);
-                for (; save < q->n_saves && q->saves[save].after == t + 1; save++)
-                    w->state[q->saves[save].slot] = *state;
-            }
-            if (t >= q->count - q->n_logits) {
-                struct row_job *job = &rows[logits++];
-                int32_t said = answer(w, q, p, state ? *state : 0);
-                if (job->sampler)
-                    job->token = said;
-                else if (job->probs) /* a scored prompt token: its "probability" is what the model said */
-                    job->probs[0] = (struct sluice_prob){job->token, (float)said};
-            }
-        }
-        assert_int_equal(save, q->n_saves);
+        logits += q->n_logits;
     }
     assert_int_equal(tokens, b->n_tokens);
     assert_int_equal(logits, b->n_logits);
+    /* the ops run sequences side by side: any order must do */
+    int from = rnd(b->n_seqs), way = rnd(2) ? 1 : b->n_seqs - 1;
+    for (int k = 0; k < b->n_seqs; k++) {
+        int i = (from + k * way) % b->n_seqs;
+        run_slice(w, b, &b->seqs[i], &rows[first_row[i]]);
+    }
 }
 
 struct client {
@@ -159,7 +172,7 @@ static void one_world(uint64_t seed)
     c.long_prefill_threshold = rnd(2) ? rnd(20) : 0;
     c.n_blocks = 4 + rnd(MAX_BLOCKS - 4);
     c.max_logits = c.max_num_seqs + 1 + rnd(10);
-    c.n_snapshots = rnd(MAX_SLOTS - 8);
+    c.n_snapshots = rnd(rnd(2) ? 4 : MAX_SLOTS - 8);
     int max_len = c.n_blocks * c.block_size < MAX_LEN ? c.n_blocks * c.block_size : MAX_LEN;
     scheduler_init(&w.s, &c);
     int to_come = 4 + rnd(MAX_REQUESTS - 4), open = 0;
