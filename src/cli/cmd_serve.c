@@ -138,6 +138,16 @@ static void read_keys(struct option_list *keys, char **from_environment)
     }
 }
 
+/* Seconds between the lines of throughput. */
+static double stats_interval(void)
+{
+    const char *value = getenv("SLUICE_LOG_STATS_INTERVAL");
+    if (!value)
+        value = getenv("VLLM_LOG_STATS_INTERVAL");
+    double seconds = value ? strtod(value, NULL) : 0;
+    return seconds >= 0.01 && seconds <= 86400 ? seconds : 10;
+}
+
 int cmd_serve(int argc, char **argv)
 {
     struct serve s = {.generation_config = "auto"};
@@ -231,49 +241,18 @@ int cmd_serve(int argc, char **argv)
          .help = "a line for each request, without its text"},
         {.name = "disable-log-stats",
          .flag = &disable_log_stats,
-         .help = "no line of throughput every 10 seconds"},
+         .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL)"},
         {.name = "enable-request-id-headers",
          .flag = &server.request_id_headers,
          .help = "replies carry X-Request-Id"},
         {.group = "Scheduler"},
-        {.name = "max-model-len",
-         .num = &engine->max_model_len,
-         .min = 0,
-         .auto_is = "auto",
-         .initial = "the model's, or what fits",
-         .value = "N",
-         .help = "context: tokens of prompt and answer"},
-        {.name = "max-num-seqs",
-         .num = &engine->max_num_seqs,
-         .min = 0,
-         .max = 65536,
-         .initial = "128",
-         .value = "N",
-         .help = "requests that share a step"},
-        {.name = "max-num-batched-tokens",
-         .num = &engine->max_num_batched_tokens,
-         .min = 0,
-         .initial = "2048",
-         .value = "N",
-         .help = "tokens of a step, decoding and prompts together"},
+        POOL_OPTIONS(s.engine_options, kv_bytes),
         {.name = "long-prefill-token-threshold",
          .num = &engine->long_prefill_threshold,
          .min = 0,
          .initial = "none",
          .value = "N",
          .help = "the most tokens of one prompt in a step that others share"},
-        {.name = "block-size",
-         .num = &engine->block_size,
-         .min = 0,
-         .max = 1024,
-         .initial = "16",
-         .value = "N",
-         .help = "tokens of a KV block"},
-        {.name = "kv-cache-memory-bytes",
-         .big = &kv_bytes,
-         .initial = "from --memory-utilization",
-         .value = "N",
-         .help = "size of the KV cache"},
         ENGINE_OPTIONS(s.engine_options),
         {0},
     };
@@ -294,7 +273,7 @@ int cmd_serve(int argc, char **argv)
     server.n_api_keys = keys.n;
     server.max_body_bytes = max_body;
     server.log_requests = log_requests;
-    server.log_stats = !disable_log_stats;
+    server.stats_seconds = disable_log_stats ? 0 : stats_interval();
 
     struct err e = {0};
     pthread_t loader;

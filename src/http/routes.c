@@ -35,8 +35,8 @@ static int route_names(const char **names); /* of all routes, for http_requests_
 static void log_reply(const struct server *s, const struct route *r, const struct http_exchange *x,
                       const struct task *t, int status)
 {
-    if (!s->options.log_requests || (r && r->quiet))
-        return;
+    if (!s->options.log_requests || (r && r->quiet) || (t && t->generation && status == 200))
+        return;     /* an answer has a line of its own (tasks.c) */
     char path[128]; /* from the client: only what is harmless in a log */
     size_t n = 0;
     for (const char *p = x->head.path ? x->head.path : "?"; *p && n + 1 < sizeof path; p++)

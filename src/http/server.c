@@ -21,7 +21,6 @@
 #include "http/internal.h"
 
 #define N_WORKERS      2
-#define STATS_SECONDS  10
 #define BACKLOG        1024
 #define RESERVED_FILES 64 /* descriptors that are not connections */
 
@@ -34,7 +33,7 @@ void server_options_init(struct server_options *o)
                                  .keep_alive_seconds = 60,
                                  .shutdown_seconds = 30,
                                  .stall_seconds = 300,
-                                 .log_stats = true};
+                                 .stats_seconds = 10};
 }
 
 /* --- waking the loop ----------------------------------------------------------------------------- */
@@ -304,7 +303,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     event_add(s->drain_timer, &(struct timeval){.tv_usec = 20000});
 }
 
-/* --- the line every 10 seconds ------------------------------------------------------------------- */
+/* --- the line of throughput ------------------------------------------------------------------- */
 
 static void on_stats(evutil_socket_t fd, short what, void *arg)
 {
@@ -411,8 +410,10 @@ int server_run(struct server *s)
     event_add(s->signals[0], NULL);
     event_add(s->signals[1], NULL);
     s->reported_at = clock_now();
-    if (s->options.log_stats)
-        event_add(s->stats_timer, &(struct timeval){.tv_sec = STATS_SECONDS});
+    double every = s->options.stats_seconds;
+    if (every > 0)
+        event_add(s->stats_timer,
+                  &(struct timeval){(time_t)every, (suseconds_t)((every - (double)(time_t)every) * 1e6)});
     event_base_dispatch(s->base);
     close_listeners(s);
     http_free(s->http); /* hangs up on whoever is left: their tasks end */

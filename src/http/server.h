@@ -30,7 +30,7 @@ struct server_options {
     double shutdown_seconds; /* requests in flight may go on for so long after the first signal */
     double stall_seconds;    /* /health fails when a busy engine has made no step for so long */
     bool log_requests;       /* a line for each, without its text */
-    bool log_stats;          /* a line every 10 seconds while busy */
+    double stats_seconds;    /* between lines of throughput while busy; 0 = none */
     bool request_id_headers; /* replies carry X-Request-Id */
     double read_bandwidth;   /* bytes/s that this machine can read, for the stats line; 0 = not known */
 };

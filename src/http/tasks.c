@@ -31,7 +31,7 @@ static void task_gone(struct http_exchange *x)
     t->x = NULL;
     atomic_store(&t->abandoned, true);
     if (t->server->options.log_requests)
-        log_info("%s the client hung up after %.3f s", t->request_id, clock_now() - t->arrived);
+        log_info("%s hung up after %.3f s", t->request_id, clock_now() - t->arrived);
     if (t->live) /* else a worker holds it, and it is freed when that is done */
         task_free(t);
 }
@@ -132,10 +132,13 @@ static void record(struct server *s, const struct task *t)
         return;
     struct usage u = generation_usage(g);
     const struct sluice_progress *p = &g->choices[0].progress;
-    double first = p->first_token > 0 ? p->first_token - g->arrived : 0;
-    log_info("%s prompt %lld tokens (%lld cached), answer %lld tokens, first after %.3f s, %s", t->request_id,
-             (long long)u.prompt, (long long)u.cached, (long long)u.completion, first,
-             g->choices[0].finish ? g->choices[0].finish : "error");
+    log_info("%s POST %s -> %d, prompt %lld tokens (%lld cached), answer %lld tokens, first after %.3f s, "
+             "done after "
+             "%.3f s, %s",
+             t->request_id, g->request->kind == API_CHAT ? "/v1/chat/completions" : "/v1/completions",
+             g->error.status ? g->error.status : 200, (long long)u.prompt, (long long)u.cached,
+             (long long)u.completion, p->first_token > 0 ? p->first_token - g->arrived : 0,
+             clock_now() - g->arrived, g->choices[0].finish ? g->choices[0].finish : "error");
 }
 
 /* --- progress ------------------------------------------------------------------------------------ */

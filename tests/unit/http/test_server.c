@@ -34,7 +34,7 @@ static void launch(struct running *r)
     r->served.engine.step_seconds = 0.001;
     r->options.host = "127.0.0.1";
     r->options.port = 0;
-    r->options.log_stats = false;
+    r->options.stats_seconds = 0;
     r->server = server_create(&r->options, &e);
     if (!r->server)
         fail_msg("%s", e.msg);
