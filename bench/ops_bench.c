@@ -66,8 +66,9 @@ static void bench(struct backend *b, const struct cpu_limits *limits, enum dtype
         if (only_tokens && n != only_tokens)
             continue;
         double flops = 2.0 * rows * cols * n, best = 1e9;
-        int calls = n == 1 ? copies : (int)(2e9 / flops) + 1;
-        for (int round = 0; round < 7; round++) {
+        int calls = n == 1 ? copies : (int)(1e9 / flops) + 1;
+        double until = clock_now() + 0.6;
+        for (int round = 0; round < 5 || clock_now() < until; round++) {
             double start = clock_now();
             for (int i = 0; i < calls; i++) {
                 struct mat_use use = {mats[i % copies], NULL, out, false};

@@ -11,8 +11,8 @@
 
 _Static_assert(2 * EXPANDED_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
 
-#define AHEAD       2048         /* bytes from where a kernel reads to what it asks for */
-#define CACHE_BYTES (512 * 1024) /* of panels that stay in the second-level cache while tiles pass */
+#define AHEAD       6144 /* bytes from where a kernel reads to what it asks for */
+#define CACHE_BYTES (320 * 1024)
 
 struct matmul_job {
     struct cpu *cpu;

@@ -3,6 +3,10 @@
  * that there are chains enough to hide a multiply-add's latency. */
 #include "ops/cpu/kernels/panel.h"
 
+/* Bytes from where a panel is read to what is asked for: with arithmetic in the way, neither the hardware's
+ * prefetcher nor the loads in flight look far enough. */
+#define AHEAD 4096
+
 #define UNROLL _Pragma("GCC unroll 16")
 
 INLINE void step(int np, int nt, const vf w[4], const float *x, int64_t cols, vf acc[][FLOAT_TILE])
@@ -27,6 +31,8 @@ INLINE void float_tile(enum panel_format f, int np, int nt, const uint8_t *const
     for (int64_t k = 0; k < cols; k += 2) {
         UNROLL for (int p = 0; p < np; p++)
         {
+            for (int line = 0; line < (f == PF_F32 ? 2 : 1) * V; line += 64)
+                _mm_prefetch((const char *)at[p] + AHEAD + line, _MM_HINT_T0);
             if (f == PF_BF16) {
                 vi pairs = vi_load(at[p]);
                 w[p] = vf_bf16_low(pairs);
