@@ -209,14 +209,17 @@ static int check_size(const struct api_request *r, const struct api_model *m, st
         return api_fail(e, 400, "BadRequestError", "n",
                         "a request may have at most %d answers (prompts times n), this one asks for %lld",
                         m->limits.max_choices, (long long)r->n * r->n_prompts);
+    const struct sluice_sampling *p = &r->sampling.p;
     double bytes = 0;
     for (int i = 0; i < r->n_prompts; i++) {
-        double left = m->max_model_len - (double)r->prompts[i].ids.n;
+        double prompt = (double)r->prompts[i].ids.n, left = m->max_model_len - prompt;
         double asked = r->sampling.max_tokens >= 0 ? (double)r->sampling.max_tokens : left;
-        double per_token = sizeof(int32_t) + (r->sampling.p.n_logprobs + 1.0) * sizeof(struct sluice_prob);
-        double per_prompt = (r->sampling.p.n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob);
-        bytes +=
-            r->n * ((asked < left ? asked : left) * per_token + (double)r->prompts[i].ids.n * per_prompt);
+        if (asked > left)
+            asked = left;
+        /* ids, what the penalties count, log-probabilities, and each sampler's own copies */
+        bytes += r->n * ((prompt + asked) * 24 + asked * (p->n_logprobs + 1.0) * sizeof(struct sluice_prob) +
+                         prompt * (p->n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob) +
+                         (p->n_allowed_ids ? m->vocab : 0) + 8.0 * p->n_logit_bias + 2048);
     }
     if (bytes > (double)m->limits.max_answer)
         return api_fail(

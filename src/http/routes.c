@@ -93,6 +93,8 @@ static void unavailable(struct server *s, const struct route *r, struct http_exc
     reply_error(s, x, r, NULL, &e);
 }
 
+static const char shutting_down[] = "The server is shutting down and takes no new requests";
+
 static void health(struct server *s, const struct route *r, struct http_exchange *x)
 {
     if (!s->model) {
@@ -100,7 +102,7 @@ static void health(struct server *s, const struct route *r, struct http_exchange
         return;
     }
     if (s->draining) {
-        unavailable(s, r, x, "Shutting down");
+        unavailable(s, r, x, shutting_down);
         return;
     }
     struct sluice_stats stats;
@@ -140,6 +142,7 @@ static void metrics(struct server *s, const struct route *r, struct http_exchang
     int n_names = route_names(names);
     struct sluice_stats stats;
     sluice_stats(s->model->engine, &stats);
+    metrics_add_steps(&s->metrics, &stats);
     const struct metrics_page page = {.model_name = s->model->names[0],
                                       .routes = names,
                                       .n_routes = n_names,
@@ -297,7 +300,7 @@ void routes_begin(void *arg, struct http_exchange *x)
     if (!r->work)
         return;
     if (s->draining) {
-        unavailable(s, r, x, "The server is shutting down and takes no new requests");
+        unavailable(s, r, x, shutting_down);
         return;
     }
     if (!is_json(http_head_get(&x->head, "Content-Type"))) {
@@ -313,6 +316,8 @@ void routes_request(void *arg, struct http_exchange *x)
     const struct route *r = find(x->head.path);
     if (r->now)
         r->now(s, r, x);
+    else if (s->draining) /* since its head came */
+        unavailable(s, r, x, shutting_down);
     else
         task_start(s, r, x);
 }

@@ -524,6 +524,49 @@ static void test_models(void **state)
     str_free(&out);
 }
 
+/* Damaged bodies: whatever they say, there is a request or a refusal with a status and a message. */
+static void test_damaged_bodies(void **state)
+{
+    (void)state;
+    static const char *const seeds[] = {
+        "{\"prompt\": [\"a\", \"b\"], \"max_tokens\": 5, \"n\": 2, \"logprobs\": 3, \"stop\": [\"x\", "
+        "\"y\"], \"echo\": true,"
+        "\"logit_bias\": {\"5\": 1.5, \"6\": -3}, \"stop_token_ids\": [5, 6], \"seed\": 7, \"top_p\": 0.9, "
+        "\"top_k\": 5}",
+        "{\"prompt\": [[1, 2, 3], [4, 5]], \"temperature\": 0.5, \"stream\": true, \"stream_options\": "
+        "{\"include_usage\": true},"
+        "\"allowed_token_ids\": [1, 2], \"min_tokens\": 2, \"truncate_prompt_tokens\": 2, \"min_p\": 0.1}",
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": "
+        "[{\"type\": \"text\","
+        "\"text\": \"hi\"}]}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+        "\"parameters\": {}}}],"
+        "\"tool_choice\": \"auto\", \"chat_template_kwargs\": {\"a\": 1}, \"reasoning_effort\": \"low\", "
+        "\"logprobs\": true}"};
+    static const char alphabet[] = "{}[]\",:0123456789-.eaentrusfl \\";
+    uint32_t random = 7;
+    int refused = 0;
+    for (int round = 0; round < 6000; round++) {
+        const char *seed = seeds[round % 3];
+        size_t len = strlen(seed);
+        char *text = strdup(seed);
+        for (int i = 0; i < 1 + round % 4; i++) {
+            random = random * 1664525u + 1013904223u;
+            size_t where = (random >> 10) % len;
+            random = random * 1664525u + 1013904223u;
+            text[where] = alphabet[(random >> 10) % (sizeof alphabet - 1)];
+        }
+        struct api_error e;
+        struct api_request *r = read_body(round % 3 == 2 ? API_CHAT : API_COMPLETION, text, len, &e);
+        if (!r) {
+            refused++;
+            assert_true(e.status >= 400 && e.status < 500 && e.message[0]);
+        }
+        api_request_free(r);
+        free(text);
+    }
+    assert_true(refused > 1000 && refused < 6000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -538,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_continue_final_message),
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_damaged_bodies),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
