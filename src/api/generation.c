@@ -30,6 +30,8 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
         int left = m->max_model_len - (int)c->prompt->ids.n;
         p.max_tokens = s->max_tokens >= 0 && s->max_tokens < left ? (int)s->max_tokens : left;
         c->max_tokens = p.max_tokens;
+        p.borders = c->prompt->borders;
+        p.n_borders = c->prompt->n_borders;
         p.seed += (uint64_t)(i % r->n); /* the answers to one prompt must differ */
         struct err why = {0};
         c->request = sluice_submit(m->engine, c->prompt->ids.ids, (int)c->prompt->ids.n, &p, &why);

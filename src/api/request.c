@@ -180,6 +180,18 @@ static int read_completion(struct api_request *r, const struct api_model *m, con
     return read_completion_prompts(r, m, body, e);
 }
 
+/* A message ends behind a token that ends a turn, and only the template writes such tokens. */
+static void find_borders(struct prompt *p, const struct api_model *m)
+{
+    p->borders = mem_alloc((p->ids.n + 1) * sizeof *p->borders);
+    for (size_t i = 0; i < p->ids.n; i++)
+        for (int k = 0; k < m->n_stop_ids; k++)
+            if (p->ids.ids[i] == m->stop_ids[k]) {
+                p->borders[p->n_borders++] = (int)i + 1;
+                break;
+            }
+}
+
 static int read_chat(struct api_request *r, const struct api_model *m, const json_t *body,
                      struct api_error *e)
 {
@@ -194,6 +206,7 @@ static int read_chat(struct api_request *r, const struct api_model *m, const jso
                            echo ? &r->echo_text : NULL, e) ||
         prompt_fit(m, body, false, &r->prompts[0].ids, e))
         return -1;
+    find_borders(&r->prompts[0], m);
     /* an answer that continues a message has that message's role */
     const json_t *messages = json_object_get(body, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -262,6 +275,7 @@ void api_request_free(struct api_request *r)
     for (int i = 0; i < r->n_prompts; i++) {
         token_list_free(&r->prompts[i].ids);
         str_free(&r->prompts[i].text);
+        free(r->prompts[i].borders);
     }
     free(r->prompts);
     str_free(&r->echo_text);

@@ -21,6 +21,8 @@ enum api_kind { API_CHAT, API_COMPLETION };
 
 struct prompt {
     struct token_list ids;
+    int *borders; /* [n_borders] positions behind the messages of a chat */
+    int n_borders;
     struct str text; /* completions with echo: the prompt as it is shown before the answer */
 };
 

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/answer.h"
 #include "api/fields.h"
 #include "api/request.h"
+#include "api/salt.h"
 #include "base/mem.h"
 
 /* Reads a float that must be min … max (min itself excluded with above_min); *out keeps its default when the
@@ -270,6 +272,21 @@ static int refuse_unserved(const json_t *body, struct api_error *e)
     return 0;
 }
 
+static int read_salt(struct sluice_sampling *p, const json_t *body, struct api_error *e)
+{
+    const json_t *salt;
+    int set = field_string(body, "cache_salt", &salt, e);
+    if (set <= 0)
+        return set;
+    const char *text = json_string_value(salt);
+    size_t len = json_string_length(salt);
+    if (len == 0 || answer_characters(text, len) > 128 || memchr(text, '\0', len) || strpbrk(text, "@/\\"))
+        return api_bad_value(e, "cache_salt", salt,
+                             "cache_salt must be 1 to 128 characters, none of them @, / or \\");
+    salt_digest(text, len, p->cache_salt);
+    return 0;
+}
+
 int request_sampling_read(struct request_sampling *s, const struct api_model *m, enum api_kind kind, int n,
                           const json_t *body, struct api_error *e)
 {
@@ -279,7 +296,7 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
     if (refuse_unserved(body, e) || read_floats(&s->p, &m->defaults, body, e) ||
         read_top_k_and_seed(&s->p, m, body, e) || read_lengths(s, m, kind, body, e) ||
         read_logprobs(s, m, kind, body, e) || read_bias(s, m->vocab, body, e) ||
-        read_stop_strings(s, body, e))
+        read_stop_strings(s, body, e) || read_salt(&s->p, body, e))
         return -1;
     if (n > 1 && s->p.temperature == 0)
         return api_bad_value(

@@ -175,6 +175,16 @@ static void write_engine(struct page *p, const struct sluice_stats *s, const str
             (double)s->prompt_tokens);
     counter(p, "vllm:prompt_tokens_cached", "Prompt tokens that came from the cache.",
             (double)s->cached_tokens);
+    heading(p, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where they came from.");
+    const struct {
+        const char *source;
+        uint64_t tokens;
+    } sources[] = {{"local_compute", s->prompt_tokens - s->cached_tokens},
+                   {"local_cache_hit", s->cached_tokens},
+                   {"external_kv_transfer", 0}};
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
+        str_addf(p->out, "vllm:prompt_tokens_by_source_total{%s,source=\"%s\"} %llu\n", p->labels,
+                 sources[i].source, (unsigned long long)sources[i].tokens);
     counter(p, "vllm:generation_tokens", "Generated tokens.", (double)s->generation_tokens);
 }
 
@@ -203,6 +213,28 @@ static void write_ledger(struct page *p, const struct sluice_stats *s)
     gauge(p, "sluice:last_step_decode_tokens", "Answer tokens in the last step.", (double)l->decode_tokens);
     gauge(p, "sluice:last_step_seqs", "Requests in the last step.", (double)l->seqs);
     gauge(p, "sluice:last_step_seconds", "Duration of the last step.", l->seconds);
+}
+
+/* Why the prefix cache did or did not help: a silent miss is what angers. */
+static void write_lookups(struct page *p, const struct sluice_stats *s)
+{
+    const struct {
+        const char *result;
+        uint64_t n;
+    } results[] = {{"hit", s->lookups_hit},
+                   {"unknown", s->lookups_unknown},
+                   {"no_state", s->lookups_no_state},
+                   {"short", s->lookups_short},
+                   {"bypassed", s->lookups_bypassed}};
+    heading(p, "sluice:prefix_lookups_total", "counter",
+            "Lookups in the prefix cache by how they ended: hit; unknown tokens; known, but without a "
+            "recurrent state "
+            "to resume from; prompt too short; not looked up because the prompt is scored.");
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        str_addf(p->out, "sluice:prefix_lookups_total{%s,result=\"%s\"} %llu\n", p->labels, results[i].result,
+                 (unsigned long long)results[i].n);
+    counter(p, "sluice:recomputed_tokens", "Tokens computed again because their blocks were taken.",
+            (double)s->recomputed_tokens);
 }
 
 static void write_requests(struct page *p, const struct metrics *m)
@@ -290,6 +322,7 @@ void metrics_write(const struct metrics *m, const struct metrics_page *page, str
     write_engine(&p, page->stats, page->plan);
     write_requests(&p, m);
     write_ledger(&p, page->stats);
+    write_lookups(&p, page->stats);
     write_http(&p, m, page);
     write_process(out, page->started);
 }

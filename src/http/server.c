@@ -321,20 +321,21 @@ static void on_stats(evutil_socket_t fd, short what, void *arg)
         double bytes = (double)(now.total.weight_bytes - then->total.weight_bytes);
         uint64_t prompt = now.prompt_tokens - then->prompt_tokens,
                  cached = now.cached_tokens - then->cached_tokens;
+        uint64_t looked_up = now.looked_up_tokens - then->looked_up_tokens;
         char share[64] = "";
         if (s->options.read_bandwidth > 0 && busy > 0)
             snprintf(share, sizeof share, " (%.0f%% of the measured bandwidth)",
                      100 * bytes / busy / s->options.read_bandwidth);
-        log_info("Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
-                 "%d reqs, "
-                 "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%, weight "
-                 "stream: %.2f "
-                 "GB/s%s shared by %.1f reqs",
-                 (double)prompt / seconds,
-                 (double)(now.generation_tokens - then->generation_tokens) / seconds, now.running,
-                 now.waiting, now.kv_blocks ? 100.0 * now.kv_blocks_used / now.kv_blocks : 0,
-                 prompt ? 100.0 * (double)cached / (double)prompt : 0, busy > 0 ? bytes / busy / 1e9 : 0,
-                 share, steps ? (double)(now.total.seqs - then->total.seqs) / (double)steps : 0);
+        log_info(
+            "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
+            "%d reqs, "
+            "Waiting: %d reqs, GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%, weight "
+            "stream: %.2f "
+            "GB/s%s shared by %.1f reqs",
+            (double)prompt / seconds, (double)(now.generation_tokens - then->generation_tokens) / seconds,
+            now.running, now.waiting, now.kv_blocks ? 100.0 * now.kv_blocks_used / now.kv_blocks : 0,
+            looked_up ? 100.0 * (double)cached / (double)looked_up : 0, busy > 0 ? bytes / busy / 1e9 : 0,
+            share, steps ? (double)(now.total.seqs - then->total.seqs) / (double)steps : 0);
     }
     s->reported = now;
     s->reported_at = t;

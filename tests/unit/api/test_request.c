@@ -4,6 +4,7 @@
 
 #include "api/fields.h"
 #include "api/request.h"
+#include "api/salt.h"
 #include "api/tokens.h"
 #include "served.h"
 
@@ -179,6 +180,9 @@ static const struct bad bad_completions[] = {
     {"{\"prompt\": \"a\", \"allowed_token_ids\": [1024]}", 400, VALUE, "allowed_token_ids"},
     {"{\"prompt\": \"a\", \"truncate_prompt_tokens\": 0}", 400, VALUE, "truncate_prompt_tokens"},
     {"{\"prompt\": \"a\", \"truncate_prompt_tokens\": 257}", 400, VALUE, "truncate_prompt_tokens"},
+    {"{\"prompt\": \"a\", \"cache_salt\": \"\"}", 400, VALUE, "cache_salt"},
+    {"{\"prompt\": \"a\", \"cache_salt\": \"a/b\"}", 400, VALUE, "cache_salt"},
+    {"{\"prompt\": \"a\", \"cache_salt\": \"a\\u0000b\"}", 400, VALUE, "cache_salt"},
     /* what is not served yet */
     {"{\"prompt\": \"a\", \"response_format\": {\"type\": \"json_object\"}}", 400, VALUE, "response_format"},
     {"{\"prompt\": \"a\", \"structured_outputs\": {\"regex\": \"a\"}}", 400, VALUE, "structured_outputs"},
@@ -400,6 +404,41 @@ static void test_sampling_fields(void **state)
     api_request_free(b);
 }
 
+static void test_cache_fields(void **state)
+{
+    (void)state;
+    /* the published vectors: key 00 01 … 0f; the empty message, and 00 01 … 0e */
+    static const uint64_t key[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
+    uint8_t data[15];
+    uint64_t out[2];
+    for (uint8_t i = 0; i < 15; i++)
+        data[i] = i;
+    siphash128(key, data, 0, out);
+    assert_true(out[0] == 0xe6a825ba047f81a3u && out[1] == 0x930255c71472f66du);
+    siphash128(key, data, 15, out);
+    assert_true(out[0] == 0x11a8b03399e99354u && out[1] == 0xd9c3cf970fec087eu);
+    struct api_request *plain = good(API_COMPLETION, "{\"prompt\": \"a\"}"),
+                       *a = good(API_COMPLETION, "{\"prompt\": \"a\", \"cache_salt\": \"tenant 1\"}"),
+                       *same = good(API_COMPLETION, "{\"prompt\": \"a\", \"cache_salt\": \"tenant 1\"}"),
+                       *b = good(API_COMPLETION, "{\"prompt\": \"a\", \"cache_salt\": \"tenant 2\"}");
+    assert_true(plain->sampling.p.cache_salt[0] == 0 && plain->sampling.p.cache_salt[1] == 0);
+    assert_memory_equal(a->sampling.p.cache_salt, same->sampling.p.cache_salt, 16);
+    assert_memory_not_equal(a->sampling.p.cache_salt, b->sampling.p.cache_salt, 16);
+    assert_memory_not_equal(a->sampling.p.cache_salt, plain->sampling.p.cache_salt, 16);
+    api_request_free(plain);
+    api_request_free(a);
+    api_request_free(same);
+    api_request_free(b);
+    /* a chat's borders are behind its messages */
+    struct api_request *chat = good(API_CHAT, "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"},"
+                                              "{\"role\": \"user\", \"content\": \"hi<|im_end|>\"}]}");
+    const struct prompt *p = &chat->prompts[0];
+    assert_int_equal(p->n_borders, 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(p->ids.ids[p->borders[i] - 1], tokenizer_eos(served.tokenizer));
+    api_request_free(chat);
+}
+
 static void test_prompt_shapes(void **state)
 {
     (void)state;
@@ -576,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_lax_and_null),
         cmocka_unit_test(test_sampling_fields),
+        cmocka_unit_test(test_cache_fields),
         cmocka_unit_test(test_prompt_shapes),
         cmocka_unit_test(test_message_text_stays_text),
         cmocka_unit_test(test_continue_final_message),
