@@ -24,7 +24,8 @@ struct sluice_options {
     int threads;           /* 0 = one a CPU */
     const char *cpu_level; /* NULL = best, or "reference", "avx2", "avx512" */
     int max_model_len;     /* tokens of prompt + answer; 0 = the model's own, or what fits if that is less */
-    int max_num_seqs;      /* requests in one step; 0 = 128, clamped with a warning to what fits */
+    int max_num_seqs; /* requests in one step, clamped with a warning to what fits; 0 = 128, or fewer: their
+                         states and logits then take at most a quarter of what the weights leave */
     int max_num_batched_tokens; /* token budget of a step; 0 = 2048 */
     int long_prefill_threshold; /* cap of one prompt's tokens in a step that others share; 0 = none */
     int block_size;             /* tokens a KV block; 0 = 16 */
@@ -60,6 +61,11 @@ struct sluice_info {
     int64_t n_params;
 };
 const struct sluice_info *sluice_info(const struct sluice *s);
+
+/* The plan and the description that sluice_open would come to, without loading: -1 and *e where it would be
+ * refused. */
+int sluice_plan_only(const struct model_file *file, const struct sluice_options *o, struct sluice_plan *plan,
+                     struct sluice_info *info, struct err *e);
 
 /* --- requests ------------------------------------------------------------------------------------ */
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/plan_table.h"
 
 struct progress {
     double shown; /* clock_now() of the last line; 0 = none yet */
@@ -23,25 +24,6 @@ static void show_progress(void *arg, size_t done, size_t total)
     fflush(stderr);
 }
 
-void print_plan(const struct sluice *s)
-{
-    const struct sluice_plan *p = sluice_plan(s);
-    const struct sluice_info *info = sluice_info(s);
-    const struct {
-        const char *what;
-        size_t bytes;
-    } rows[] = {
-        {"weights", p->weights}, {"KV pool", p->kv_pool}, {"state", p->state},       {"scratch", p->scratch},
-        {"logits", p->logits},   {"total", p->total},     {"granted", p->available},
-    };
-    fprintf(stderr, "%s: %d layers, %.1f M parameters, %s, %d threads\n", info->arch, info->n_layers,
-            (double)info->n_params / 1e6, info->backend, p->threads);
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        fprintf(stderr, "  %-8s %10.1f MB\n", rows[i].what, (double)rows[i].bytes / 1e6);
-    fprintf(stderr, "  %d requests a step of up to %d tokens; %d tokens a request; %d KV blocks of %d\n",
-            p->max_num_seqs, p->max_num_batched_tokens, p->max_model_len, p->kv_blocks, p->block_size);
-}
-
 struct sluice *load_engine(const char *command, const struct model_file *file, struct sluice_options *o,
                            bool verbose)
 {
@@ -55,6 +37,6 @@ struct sluice *load_engine(const char *command, const struct model_file *file, s
     if (!s)
         fprintf(stderr, "sluice %s: %s\n", command, e.msg);
     else if (verbose)
-        print_plan(s);
+        plan_table_print(stderr, sluice_plan(s), sluice_info(s));
     return s;
 }

@@ -34,12 +34,44 @@
         .initial = "0.9", .value = "F", .help = "share of the memory that everything together may take" \
     }
 
+/* Entries for those that size the pools of a server. kv_bytes (uint64_t) goes to kv_cache_bytes, and a
+ * negative max_model_len, which is "auto", becomes 0. */
+#define POOL_OPTIONS(o, kv_bytes)                                                                    \
+    {.name = "max-model-len",                                                                        \
+     .num = &(o).max_model_len,                                                                      \
+     .min = 0,                                                                                       \
+     .auto_is = "auto",                                                                              \
+     .initial = "the model's, or what fits",                                                         \
+     .value = "N",                                                                                   \
+     .help = "context: tokens of prompt and answer"},                                                \
+        {.name = "max-num-seqs",                                                                     \
+         .num = &(o).max_num_seqs,                                                                   \
+         .min = 0,                                                                                   \
+         .max = 65536,                                                                               \
+         .initial = "128, or what fits",                                                             \
+         .value = "N",                                                                               \
+         .help = "requests that share a step"},                                                      \
+        {.name = "max-num-batched-tokens",                                                           \
+         .num = &(o).max_num_batched_tokens,                                                         \
+         .min = 0,                                                                                   \
+         .initial = "2048",                                                                          \
+         .value = "N",                                                                               \
+         .help = "tokens of a step, decoding and prompts together"},                                 \
+        {.name = "block-size",                                                                       \
+         .num = &(o).block_size,                                                                     \
+         .min = 0,                                                                                   \
+         .max = 1024,                                                                                \
+         .initial = "16",                                                                            \
+         .value = "N",                                                                               \
+         .help = "tokens of a KV block"},                                                            \
+    {                                                                                                \
+        .name = "kv-cache-memory-bytes", .big = &(kv_bytes), .initial = "from --memory-utilization", \
+        .value = "N", .help = "size of the KV cache"                                                 \
+    }
+
 /* Plans and loads `file`, with a progress line on stderr when that is a terminal and the plan as one table
  * when `verbose`. NULL after printing the error as "sluice COMMAND: …". */
 struct sluice *load_engine(const char *command, const struct model_file *file, struct sluice_options *o,
                            bool verbose);
-
-/* Prints the memory plan to stderr. */
-void print_plan(const struct sluice *s);
 
 #endif

@@ -18,6 +18,7 @@ static const struct command {
     {"serve", cmd_serve, "serve a model over HTTP, with the OpenAI API"},
     {"run", cmd_run, "chat with a model in the terminal, or answer one prompt"},
     {"bench", cmd_bench, "measure prefill and decode speed, and the machine's limits"},
+    {"plan", cmd_plan, "print the memory that serving a model takes, without loading it"},
     {"inspect", cmd_inspect, "print what a model file holds"},
     {"make-model", cmd_make_model, "write a model of random weights in the shapes of a real one"},
     {"tokenize", cmd_tokenize, "turn text into token ids and back"},

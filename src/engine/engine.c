@@ -46,20 +46,18 @@ static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
     return model_reserve(en->m, p->max_num_batched_tokens, rows, e);
 }
 
-struct engine *engine_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
+/* All but memory: the back end, the model as the file describes it, the plan. NULL and *e on failure. */
+static struct engine *prepare(const struct model_file *file, const struct sluice_options *o,
+                              enum dtype *kv_dtype, struct err *e)
 {
     struct engine *en = mem_zalloc(1, sizeof *en);
     int threads = o->threads ? o->threads : pool_cpu_count();
-    enum dtype kv_dtype = DT_F16;
-    en->b = backend_cpu(o->cpu_level, threads, e);
-    if (!en->b)
-        goto fail;
-    en->m = model_open(file, en->b, o->mtp ? MODEL_MTP : 0, e);
-    if (!en->m)
-        goto fail;
-    if (plan_make(en->m, o, threads, &en->plan, &kv_dtype, e) ||
-        model_load(en->m, o->progress, o->progress_arg, e) || allocate(en, kv_dtype, e))
-        goto fail;
+    if (!(en->b = backend_cpu(o->cpu_level, threads, e)) ||
+        !(en->m = model_open(file, en->b, o->mtp ? MODEL_MTP : 0, e)) ||
+        plan_make(en->m, o, threads, &en->plan, kv_dtype, e)) {
+        engine_free(en);
+        return NULL;
+    }
     const struct model_config *c = model_config(en->m);
     en->info = (struct sluice_info){.arch = model_arch(en->m),
                                     .backend = en->b->ops->name,
@@ -68,9 +66,32 @@ struct engine *engine_open(const struct model_file *file, const struct sluice_op
                                     .vocab = c->vocab,
                                     .n_params = model_params(en->m)};
     return en;
-fail:
+}
+
+struct engine *engine_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
+{
+    enum dtype kv_dtype = DT_F16;
+    struct engine *en = prepare(file, o, &kv_dtype, e);
+    if (!en)
+        return NULL;
+    if (model_load(en->m, o->progress, o->progress_arg, e) || allocate(en, kv_dtype, e)) {
+        engine_free(en);
+        return NULL;
+    }
+    return en;
+}
+
+int engine_plan_only(const struct model_file *file, const struct sluice_options *o, struct sluice_plan *plan,
+                     struct sluice_info *info, struct err *e)
+{
+    enum dtype kv_dtype;
+    struct engine *en = prepare(file, o, &kv_dtype, e);
+    if (!en)
+        return -1;
+    *plan = en->plan;
+    *info = en->info;
     engine_free(en);
-    return NULL;
+    return 0;
 }
 
 void engine_free(struct engine *en)

@@ -24,6 +24,9 @@ struct row_job {
 /* Plans memory and, if it fits, loads. As sluice_open. */
 struct engine *engine_open(const struct model_file *file, const struct sluice_options *o, struct err *e);
 void engine_free(struct engine *en);
+/* As sluice_plan_only. */
+int engine_plan_only(const struct model_file *file, const struct sluice_options *o, struct sluice_plan *plan,
+                     struct sluice_info *info, struct err *e);
 
 const struct sluice_plan *engine_plan(const struct engine *en);
 const struct sluice_info *engine_info(const struct engine *en);

@@ -77,13 +77,127 @@ static int refuse(const struct model *m, const struct sluice_plan *p, size_t nee
         gib(p->logits), gib(p->available), tokens / (size_t)p->block_size * (size_t)p->block_size);
 }
 
-/* Slots for kept recurrent states: the budget's worth, but no more than could matter. */
+/* Settings that do not depend on memory. */
+static int read_options(const struct model_config *c, const struct sluice_options *o, struct sluice_plan *p,
+                        enum dtype *kv_dtype, struct err *e)
+{
+    if (parse_kv_dtype(o->kv_dtype, kv_dtype, e) || check_range("block size", p->block_size, 1, 1024, e) ||
+        check_range("max_num_seqs", p->max_num_seqs, 1, 16384, e) ||
+        check_range("max_num_batched_tokens", p->max_num_batched_tokens, 1, 1 << 20, e) ||
+        check_range("max_model_len", p->max_model_len, 1, 1 << 27, e))
+        return -1;
+    if (o->memory_utilization > 1)
+        return err_set(e, ERR_INVALID, "memory utilization %g is above 1", o->memory_utilization);
+    if (p->max_model_len > c->max_positions)
+        return err_set(e, ERR_INVALID, "max_model_len %d is longer than the model's context of %d",
+                       p->max_model_len, c->max_positions);
+    if (p->max_num_seqs > p->max_num_batched_tokens) {
+        log_warn(
+            "max_num_seqs %d is clamped to max_num_batched_tokens %d: a step gives each sequence a token",
+            p->max_num_seqs, p->max_num_batched_tokens);
+        p->max_num_seqs = p->max_num_batched_tokens;
+    }
+    p->kv_bytes_per_token = 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim *
+                            (size_t)dtype_info(*kv_dtype)->bytes;
+    if (p->kv_bytes_per_token == 0)
+        return err_set(e, ERR_UNSUPPORTED, "a model without any attention layer is not supported");
+    return 0;
+}
+
+static size_t granted_memory(const struct sluice_options *o)
+{
+    double share = o->memory_utilization > 0 ? o->memory_utilization : 0.9;
+    size_t granted = (size_t)(share * (double)mem_total()), free_now = mem_available();
+    if (free_now >= granted)
+        return granted;
+    log_debug("%.2f GiB of memory are free now, less than the granted %.2f GiB", gib(free_now), gib(granted));
+    return free_now;
+}
+
+static size_t times(size_t a, size_t b) /* or as much as there can be */
+{
+    size_t product;
+    return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+/* Bytes of KV of one sequence at full length. */
+static size_t longest_seq(const struct sluice_plan *p)
+{
+    size_t blocks = ((size_t)p->max_model_len + (size_t)p->block_size - 1) / (size_t)p->block_size;
+    return times(blocks, p->kv_bytes_per_token * (size_t)p->block_size);
+}
+
+/* Bytes of KV that n sequences must leave room for: the pool that was asked for, as far as they could fill
+ * it, or the length that was asked for, or just something. */
+static size_t least_kv(const struct sluice_plan *p, const struct sluice_options *o, int n)
+{
+    if (o->kv_cache_bytes) {
+        size_t most = times(longest_seq(p), (size_t)n);
+        return o->kv_cache_bytes < most ? o->kv_cache_bytes : most;
+    }
+    return o->max_model_len ? longest_seq(p) : 2 * p->kv_bytes_per_token * (size_t)p->block_size;
+}
+
+/* May there be n sequences: beside the KV that is wanted, and as long as nobody asked for a number (`lavish`
+ * is false then), with state and logits in a quarter of what the weights leave. */
+static bool seqs_fit(const struct model *m, const struct sluice_options *o, const struct sluice_plan *plan,
+                     int n, bool lavish)
+{
+    struct sluice_plan p = *plan;
+    size_t need, left = p.available;
+    p.max_num_seqs = n;
+    fixed_parts(m, &p);
+    if (p.weights > left)
+        return false;
+    left -= p.weights;
+    if (!lavish && p.state + p.logits > left / 4)
+        return false;
+    return !__builtin_add_overflow(p.scratch + p.logits + p.state, least_kv(&p, o, n), &need) && need <= left;
+}
+
+/* The largest number of sequences up to p->max_num_seqs that fits, at least 1. */
+static int most_seqs(const struct model *m, const struct sluice_options *o, const struct sluice_plan *p,
+                     bool lavish)
+{
+    int fits = 1, fails = p->max_num_seqs + 1;
+    while (fails - fits > 1) {
+        int n = fits + (fails - fits) / 2;
+        *(seqs_fit(m, o, p, n, lavish) ? &fits : &fails) = n;
+    }
+    return fits;
+}
+
+/* The state pool and the logits grow with max_num_seqs: it is lowered rather than refused, as long as one
+ * sequence fits. A default that nobody chose also leaves most of the memory to the KV pool. */
+static void choose_seqs(const struct model *m, const struct sluice_options *o, struct sluice_plan *p)
+{
+    int asked = p->max_num_seqs;
+    p->max_num_seqs = most_seqs(m, o, p, o->max_num_seqs > 0);
+    fixed_parts(m, p);
+    if (p->max_num_seqs == asked || !seqs_fit(m, o, p, p->max_num_seqs, true))
+        return; /* as asked; or not even one fits, which is refused later */
+    if (o->max_num_seqs)
+        log_warn("max_num_seqs is clamped from %d to %d: that is what state and logits leave room for", asked,
+                 p->max_num_seqs);
+    else
+        log_info("max_num_seqs is %d, not %d, so that states and logits take at most a quarter of what the "
+                 "weights leave",
+                 p->max_num_seqs, asked);
+}
+
+/* Slots for kept recurrent states: the budget's worth, but no more than could matter. A budget that nobody
+ * gave does not crowd out the KV pool. */
 static void plan_snapshots(struct sluice_plan *p, const struct sluice_options *o, size_t fixed)
 {
     enum { SNAPSHOTS_PER_SEQ = 16 };
     if (!p->state_bytes_per_seq || o->no_prefix_cache || fixed >= p->available)
         return;
-    size_t budget = o->state_cache_bytes ? o->state_cache_bytes : (p->available - fixed) / 10;
+    size_t left = p->available - fixed, kv = least_kv(p, o, p->max_num_seqs);
+    size_t budget = left / 10 < left - kv ? left / 10 : left - kv;
+    if (o->state_cache_bytes)
+        budget = o->state_cache_bytes;
+    else if (kv >= left)
+        return;
     size_t n = budget / p->state_bytes_per_seq, most = (size_t)p->max_num_seqs * SNAPSHOTS_PER_SEQ;
     p->state_snapshots = (int)(n < most ? n : most);
     p->state_cache = (size_t)p->state_snapshots * p->state_bytes_per_seq;
@@ -93,60 +207,24 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
               enum dtype *kv_dtype, struct err *e)
 {
     const struct model_config *c = model_config(m);
-    double share = o->memory_utilization > 0 ? o->memory_utilization : 0.9;
     struct sluice_plan p = {
         .threads = threads,
         .block_size = o->block_size ? o->block_size : 16,
         .max_num_seqs = o->max_num_seqs ? o->max_num_seqs : 128,
         .max_num_batched_tokens = o->max_num_batched_tokens ? o->max_num_batched_tokens : 2048,
         .max_model_len = o->max_model_len ? o->max_model_len : c->max_positions,
+        .available = granted_memory(o),
     };
-    if (parse_kv_dtype(o->kv_dtype, kv_dtype, e) || check_range("block size", p.block_size, 1, 1024, e) ||
-        check_range("max_num_seqs", p.max_num_seqs, 1, 16384, e) ||
-        check_range("max_num_batched_tokens", p.max_num_batched_tokens, 1, 1 << 20, e) ||
-        check_range("max_model_len", p.max_model_len, 1, 1 << 27, e))
+    if (read_options(c, o, &p, kv_dtype, e))
         return -1;
-    if (share > 1)
-        return err_set(e, ERR_INVALID, "memory utilization %g is above 1", share);
-    if (p.max_model_len > c->max_positions)
-        return err_set(e, ERR_INVALID, "max_model_len %d is longer than the model's context of %d",
-                       p.max_model_len, c->max_positions);
-    if (p.max_num_seqs > p.max_num_batched_tokens) {
-        log_warn(
-            "max_num_seqs %d is clamped to max_num_batched_tokens %d: a step gives each sequence a token",
-            p.max_num_seqs, p.max_num_batched_tokens);
-        p.max_num_seqs = p.max_num_batched_tokens;
-    }
-    p.kv_bytes_per_token = 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim *
-                           (size_t)dtype_info(*kv_dtype)->bytes;
     size_t block = p.kv_bytes_per_token * (size_t)p.block_size;
-    size_t blocks_per_seq = ((size_t)p.max_model_len + (size_t)p.block_size - 1) / (size_t)p.block_size;
-
-    p.available = (size_t)(share * (double)mem_total());
-    size_t free_now = mem_available();
-    if (free_now < p.available) {
-        log_debug("%.2f GiB of memory are free now, less than the granted %.2f GiB", gib(free_now),
-                  gib(p.available));
-        p.available = free_now;
-    }
-
-    /* The state pool and the logits grow with max_num_seqs: clamp it rather than refuse, as long as one
-     * sequence fits. */
-    int asked = p.max_num_seqs;
-    fixed_parts(m, &p);
-    while (p.max_num_seqs > 1 && p.weights + p.scratch + p.logits + p.state + 2 * block > p.available) {
-        p.max_num_seqs /= 2;
-        fixed_parts(m, &p);
-    }
-    if (p.max_num_seqs < asked)
-        log_warn("max_num_seqs is clamped from %d to %d: that is what state and logits leave room for", asked,
-                 p.max_num_seqs);
+    choose_seqs(m, o, &p);
 
     size_t fixed = p.weights + p.scratch + p.logits + p.state;
     plan_snapshots(&p, o, fixed);
     fixed += p.state_cache;
     size_t wanted =
-        blocks_per_seq * (size_t)p.max_num_seqs * block; /* every sequence at full length: never more */
+        times(longest_seq(&p), (size_t)p.max_num_seqs); /* every sequence at full length: never more */
     if (o->kv_cache_bytes)
         p.kv_pool = o->kv_cache_bytes / block * block;
     else
@@ -163,7 +241,7 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
     int64_t pool_tokens = (int64_t)p.kv_blocks * p.block_size;
     if (pool_tokens < p.max_model_len) {
         if (o->max_model_len && !o->kv_cache_bytes)
-            return refuse(m, &p, fixed + blocks_per_seq * block, e);
+            return refuse(m, &p, fixed + longest_seq(&p), e);
         log_warn("max_model_len is %d, but the KV pool holds %lld tokens: longer requests are refused",
                  p.max_model_len, (long long)pool_tokens);
     }
