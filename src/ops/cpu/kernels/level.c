@@ -17,7 +17,7 @@ static bool mat_supported(enum dtype dtype)
 
 static size_t mat_bytes(enum dtype dtype, int64_t rows, int64_t cols)
 {
-    return (size_t)((rows + P - 1) / P) *
+    return (size_t)((rows + PANEL_ROWS - 1) / PANEL_ROWS) *
            LEVEL_NAME(cpu_panel_bytes)(LEVEL_NAME(cpu_panel_format)(dtype), cols);
 }
 

@@ -1,7 +1,7 @@
 /* Matrix products: how the work of one call is cut up. All matrices of the call are one job whose items are
- * pairs of panels, claimed in runs. Whoever claims a run streams those panels from memory once and applies
+ * panels, claimed in runs. Whoever claims a run streams those panels from memory once and applies
  * them to all tokens (law 1). Code panels: a single narrow tile of tokens reads the packed panel as it is;
- * for more, a piece of two panels is decoded into the first-level cache, every tile passes over it, and the
+ * for more, a piece of a panel is decoded into the first-level cache, every tile passes over it, and the
  * sums so far wait in memory for the next piece. Float panels need no decoding: tiles pass over as many
  * panels as stay in the second-level cache. */
 #include "ops/cpu/kernels/kernels.h"
@@ -11,7 +11,7 @@
 
 _Static_assert(2 * EXPANDED_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
 
-#define AHEAD       6144 /* bytes from where a kernel reads to what it asks for */
+#define AHEAD       3072 /* bytes from where a kernel reads to what it asks for */
 #define CACHE_BYTES (320 * 1024)
 
 struct matmul_job {
@@ -33,20 +33,22 @@ static uint8_t *qx_tile(const struct matmul_job *j, int first_token)
     return j->qx + (size_t)first_token * (size_t)blocks_of(j->cols) * QX_BLOCK;
 }
 
-/* Stores a panel's sums for a tile of tokens: acc [width][P]. */
-static void store(const struct mat_use *u, int64_t panel, int token, int width, const float *acc)
+/* Stores a panel's sums for a tile of tokens: sums [2 halves][width][P]. */
+static void store(const struct mat_use *u, int64_t panel, int token, int width, const float *sums)
 {
-    int64_t row = panel * P;
-    vmask on = vmask_left(row, u->w->rows);
-    vf bias = u->bias ? vf_load_masked(u->bias + row, on) : vf_zero();
-    for (int t = 0; t < width; t++) {
-        float *out = u->out + (token + t) * u->w->rows + row;
-        vf y = vf_load(acc + t * P);
-        if (u->bias)
-            y = vf_add(y, bias);
-        if (u->add)
-            y = vf_add(vf_load_masked(out, on), y);
-        vf_store_masked(out, on, y);
+    int64_t rows = u->w->rows, row = panel * PANEL_ROWS;
+    for (int half = 0; half < 2 && row < rows; half++, row += P, sums += width * P) {
+        vmask on = vmask_left(row, rows);
+        vf bias = u->bias ? vf_load_masked(u->bias + row, on) : vf_zero();
+        for (int t = 0; t < width; t++) {
+            float *out = u->out + (token + t) * rows + row;
+            vf y = vf_load(sums + t * P);
+            if (u->bias)
+                y = vf_add(y, bias);
+            if (u->add)
+                y = vf_add(vf_load_masked(out, on), y);
+            vf_store_masked(out, on, y);
+        }
     }
 }
 
@@ -54,9 +56,9 @@ static void store(const struct mat_use *u, int64_t panel, int token, int width, 
 static void float_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last)
 {
     const struct panel_mat *m = (const struct panel_mat *)u->w;
-    int tiles = tile_count(j->n_tokens, FLOAT_TILE), step = j->n_tokens == 1 ? 4 : 2;
-    float acc[2 * FLOAT_TILE * P];
-    _Static_assert(2 * FLOAT_TILE >= 4, "room for the four panels of a single token");
+    int tiles = tile_count(j->n_tokens, FLOAT_TILE), step = j->n_tokens == 1 ? 2 : 1;
+    float sums[2 * FLOAT_TILE * P];
+    _Static_assert(FLOAT_TILE >= 2, "room for the two panels of a single token");
     int64_t group = CACHE_BYTES / (int64_t)m->panel_bytes / step * step;
     if (group < step)
         group = step;
@@ -67,18 +69,17 @@ static void float_panels(const struct matmul_job *j, const struct mat_use *u, in
             int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
             float_kernel *kernel = LEVEL_NAME(cpu_float_kernel)(m->format, width);
             for (int64_t p = begin; p < end; p += step) {
-                const uint8_t *panels[4]; /* past the end the last one again, for nothing */
-                for (int n = 0; n < step; n++)
-                    panels[n] = m->data + (size_t)(p + n < end ? p + n : end - 1) * m->panel_bytes;
-                kernel(panels, j->x + t0 * j->cols, j->cols, acc);
+                const uint8_t *panels[2] = {m->data + (size_t)p * m->panel_bytes};
+                panels[1] = p + 1 < end ? panels[0] + m->panel_bytes : panels[0]; /* again, for nothing */
+                kernel(panels, j->x + t0 * j->cols, j->cols, sums);
                 for (int n = 0; n < step && p + n < end; n++)
-                    store(u, p + n, t0, width, acc + n * width * P);
+                    store(u, p + n, t0, width, sums + n * 2 * P);
             }
         }
     }
 }
 
-/* Panels first … last-1 of a code matrix, two at a time. */
+/* Panels first … last-1 of a code matrix. */
 static void code_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last,
                         uint8_t *scratch)
 {
@@ -86,68 +87,60 @@ static void code_panels(const struct matmul_job *j, const struct mat_use *u, int
     enum panel_format f = m->format;
     int tiles = tile_count(j->n_tokens, CODE_TILE);
     bool expanded = j->n_tokens > CODE_TILE_DIRECT;
-    int64_t step = expanded ? EXPANDED_BLOCKS : m->n_blocks;
-    /* The next piece is asked for while the first few tiles pass, or else a little further on. */
+    int64_t step = expanded ? EXPANDED_BLOCKS : m->n_blocks,
+            block_bytes = 2 * pf_group_bytes(f) / pf_group_blocks(f);
+    /* The next piece is asked for while the first few tiles pass; by a single one, what is a little further
+     * on. */
     int ahead_tiles = tiles < 4 ? tiles : 4;
-    int64_t ahead_lines =
-        (pf_group_bytes(f) / pf_group_blocks(f) + 64 * ahead_tiles - 1) / (64 * ahead_tiles);
-    float *sums = (float *)(scratch + 2 * EXPANDED_BLOCKS * EXPANDED_MOST); /* [tile][2][width][P] */
-    for (int64_t p = first; p < last; p += 2) {
-        /* an odd panel at the end goes twice, once for nothing */
-        const uint8_t *a = m->data + (size_t)p * m->panel_bytes, *b = p + 1 < last ? a + m->panel_bytes : a;
+    int64_t ahead_lines = (block_bytes + 64 * ahead_tiles - 1) / (64 * ahead_tiles);
+    float *sums = (float *)(scratch + 2 * EXPANDED_BLOCKS * EXPANDED_MOST); /* [tile][2 halves][width][P] */
+    for (int64_t p = first; p < last; p++) {
+        const uint8_t *panel = m->data + (size_t)p * m->panel_bytes;
         memset(sums, 0, (size_t)j->n_tokens * 2 * V);
         for (int64_t block = 0; block < m->n_blocks; block += step) {
             int64_t n = block + step < m->n_blocks ? step : m->n_blocks - block;
-            int64_t group = block / pf_group_blocks(f) * pf_group_bytes(f);
-            const uint8_t *wa = a + group, *wb = b + group;
-            int64_t ahead = group + (expanded ? n / pf_group_blocks(f) * pf_group_bytes(f) : AHEAD);
+            const uint8_t *w = panel + block * block_bytes;
+            const uint8_t *next = w + (expanded ? n * block_bytes : AHEAD);
             if (expanded) {
-                LEVEL_NAME(cpu_expand_panel)(f, wa, n, scratch);
-                LEVEL_NAME(cpu_expand_panel)(f, wb, n, scratch + n * pf_expanded_bytes(f));
-                wa = scratch;
-                wb = scratch + n * pf_expanded_bytes(f);
+                LEVEL_NAME(cpu_expand)(f, w, n, scratch);
+                w = scratch;
             }
             for (int i = 0; i < tiles; i++) {
                 int t0 = tile_begin(j->n_tokens, tiles, i);
                 int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
                 code_kernel *kernel = LEVEL_NAME(cpu_code_kernel)(f, expanded, width);
-                struct ahead next = {a + ahead, b + ahead, i < ahead_tiles ? ahead_lines : 0};
-                kernel(wa, wb, n, qx_tile(j, t0) + block * width * QX_BLOCK, sums + t0 * 2 * P, next);
-                ahead += n * next.lines * 64;
+                struct ahead ahead = {next, i < ahead_tiles ? ahead_lines : 0};
+                kernel(w, n, qx_tile(j, t0) + block * width * QX_BLOCK, sums + t0 * 2 * P, ahead);
+                next += n * ahead.lines * 64;
             }
         }
         for (int i = 0; i < tiles; i++) {
             int t0 = tile_begin(j->n_tokens, tiles, i);
-            int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
-            store(u, p, t0, width, sums + t0 * 2 * P);
-            if (p + 1 < last)
-                store(u, p + 1, t0, width, sums + (t0 * 2 + width) * P);
+            store(u, p, t0, tile_begin(j->n_tokens, tiles, i + 1) - t0, sums + t0 * 2 * P);
         }
     }
 }
 
-static int64_t pairs_of(const struct mat *m)
+static int64_t panels_of(const struct mat *m)
 {
-    return (((const struct panel_mat *)m)->n_panels + 1) / 2;
+    return ((const struct panel_mat *)m)->n_panels;
 }
 
-/* Items are the pairs of panels of all matrices, one matrix after the other. */
-static void matmul_pairs(void *arg, int64_t begin, int64_t end, int thread)
+/* Items are the panels of all matrices, one matrix after the other. */
+static void matmul_panels(void *arg, int64_t begin, int64_t end, int thread)
 {
     const struct matmul_job *j = arg;
-    int64_t base = 0; /* item of u's first pair */
-    for (const struct mat_use *u = j->uses; begin < end; base += pairs_of((u++)->w)) {
-        const struct panel_mat *m = (const struct panel_mat *)u->w;
-        int64_t from = begin - base, to = end - base, n = pairs_of(u->w);
+    int64_t base = 0; /* item of u's first panel */
+    for (const struct mat_use *u = j->uses; begin < end; base += panels_of((u++)->w)) {
+        int64_t from = begin - base, to = end - base, n = panels_of(u->w);
         if (from >= n)
             continue;
         if (to > n)
             to = n;
-        int64_t last = 2 * to < m->n_panels ? 2 * to : m->n_panels;
-        if (m->format < PF_FIRST_CODE)
-            float_panels(j, u, 2 * from, last);
+        if (((const struct panel_mat *)u->w)->format < PF_FIRST_CODE)
+            float_panels(j, u, from, to);
         else
-            code_panels(j, u, 2 * from, last, thread_scratch(j->cpu, thread));
+            code_panels(j, u, from, to, thread_scratch(j->cpu, thread));
         begin = base + to;
     }
 }
@@ -173,11 +166,11 @@ void LEVEL_NAME(cpu_matmul)(struct backend *b, const float *x, int n_tokens, str
     assert(n_tokens <= c->max_tokens && j.cols <= c->max_cols);
     int n_threads = pool_threads(c->pool);
     j.qx = thread_scratch(c, n_threads);
-    int64_t pairs = 0;
+    int64_t panels = 0;
     size_t bytes = 0;
     bool codes = false;
     for (int i = 0; i < n_uses; i++) {
-        pairs += pairs_of(uses[i].w);
+        panels += panels_of(uses[i].w);
         bytes += uses[i].w->bytes;
         codes |= ((const struct panel_mat *)uses[i].w)->format >= PF_FIRST_CODE;
         cpu_count_matmul(b, uses[i].w, n_tokens);
@@ -186,15 +179,16 @@ void LEVEL_NAME(cpu_matmul)(struct backend *b, const float *x, int n_tokens, str
         run_items(b, quantize_tiles, &j, tile_count(n_tokens, CODE_TILE), j.cols * CODE_TILE * 2);
     /* Runs are small enough that nobody waits long for the last one, large enough that a run is worth its
      * claim and, with many tokens, fills the cache with panels. */
-    int64_t chunk = pairs / (8 * n_threads), most = (int64_t)(256 * 1024 * pairs / bytes);
+    int64_t chunk = panels / (8 * n_threads), most = (int64_t)(256 * 1024 * panels / bytes);
     if (chunk > most)
         chunk = most;
-    int64_t least = (int64_t)(8192 * pairs / (bytes * (size_t)n_tokens)); /* a microsecond or so of work */
+    int64_t least = (int64_t)(8192 * panels / (bytes * (size_t)n_tokens)); /* a microsecond or so of work */
     if (chunk < least)
         chunk = least;
     if (chunk < 1)
         chunk = 1;
-    pool_run(c->pool, matmul_pairs, &j, pairs, (chunk + 1) / 2 * 2); /* even: float kernels like two pairs */
+    pool_run(c->pool, matmul_panels, &j, panels,
+             (chunk + 1) / 2 * 2); /* even, for float kernels of one token */
 }
 
 size_t LEVEL_NAME(cpu_scratch_bytes)(const struct backend *b, int max_tokens, int64_t max_cols)
@@ -206,33 +200,32 @@ size_t LEVEL_NAME(cpu_scratch_bytes)(const struct backend *b, int max_tokens, in
 
 /* --- rows --- */
 
-/* Row `lane` of a panel as floats: exactly what the file's format says. */
-static void panel_row(const struct panel_mat *m, const uint8_t *panel, int lane, float *out)
+/* Row `lane` of half `half` of a panel as floats: exactly what the file's format says. */
+static void panel_row(const struct panel_mat *m, const uint8_t *panel, int half, int lane, float *out)
 {
     if (m->format < PF_FIRST_CODE) {
+        panel += half * V;
         for (int64_t k = 0; k < m->m.cols; k++) {
             if (m->format == PF_F32) {
-                memcpy(&out[k], panel + k * V + 4 * lane, 4);
+                memcpy(&out[k], panel + k * 2 * V + 4 * lane, 4);
                 continue;
             }
+            const uint8_t *pair = panel + k / 2 * 2 * V;
             uint16_t h;
-            memcpy(&h,
-                   m->format == PF_F16 ? panel + k * (V / 2) + 2 * lane
-                                       : panel + k / 2 * V + 4 * lane + k % 2 * 2,
-                   2);
+            memcpy(&h, pair + (m->format == PF_F16 ? k % 2 * (V / 2) + 2 * lane : k % 2 * 2 + 4 * lane), 2);
             out[k] = m->format == PF_F16 ? half_to_float(h) : bf16_to_float(h);
         }
         return;
     }
     int blocks = pf_group_blocks(m->format), scales = pf_scales(m->format);
     int shift = pf_shift(m->format), bytes = pf_expanded_bytes(m->format);
-    uint8_t group[8 * 12 * V];
+    uint8_t group[8 * 2 * EXPANDED_MOST];
     for (int64_t k = 0; k < m->m.cols; k++) {
         int64_t block = k / 32;
         if (k % (32 * blocks) == 0)
-            LEVEL_NAME(cpu_expand_panel)
-        (m->format, panel + block / blocks * pf_group_bytes(m->format), blocks, group);
-        const uint8_t *at = group + block % blocks * bytes;
+            LEVEL_NAME(cpu_expand)
+        (m->format, panel + block / blocks * 2 * pf_group_bytes(m->format), blocks, group);
+        const uint8_t *at = group + (block % blocks * 2 + half) * bytes;
         int s = scales == 2 ? (int)(k % 32 / 16) : 0;
         float scale, min = 0;
         memcpy(&scale, at + s * V + 4 * lane, 4);
@@ -247,15 +240,30 @@ static void panel_row(const struct panel_mat *m, const uint8_t *panel, int lane,
     }
 }
 
-void LEVEL_NAME(cpu_embed)(struct backend *b, const struct mat *mat, const int32_t *ids, int n, float scale,
+struct embed_job {
+    const struct panel_mat *m;
+    const int32_t *ids;
+    float scale;
+    float *out;
+};
+
+static void embed_rows(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    const struct embed_job *j = arg;
+    const struct panel_mat *m = j->m;
+    for (int64_t i = begin; i < end; i++) {
+        int32_t id = j->ids[i];
+        float *row = j->out + i * m->m.cols;
+        panel_row(m, m->data + (size_t)(id / PANEL_ROWS) * m->panel_bytes, id / P % 2, id % P, row);
+        for (int64_t k = 0; j->scale != 1.0f && k < m->m.cols; k++)
+            row[k] *= j->scale;
+    }
+}
+
+void LEVEL_NAME(cpu_embed)(struct backend *b, const struct mat *m, const int32_t *ids, int n, float scale,
                            float *out)
 {
-    (void)b;
-    const struct panel_mat *m = (const struct panel_mat *)mat;
-    for (int i = 0; i < n; i++) {
-        float *row = out + i * mat->cols;
-        panel_row(m, m->data + (size_t)(ids[i] / P) * m->panel_bytes, ids[i] % P, row);
-        for (int64_t k = 0; scale != 1.0f && k < mat->cols; k++)
-            row[k] *= scale;
-    }
+    struct embed_job j = {(const struct panel_mat *)m, ids, scale, out};
+    run_items(b, embed_rows, &j, n, 8 * m->cols);
 }

@@ -129,7 +129,7 @@ INLINE vi block_codes(enum panel_format f, bool expanded, const struct block *b,
 
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* One block of np panels times nt tokens, added to acc. */
+/* One block of np halves times nt tokens, added to acc. */
 INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const struct block *b,
                       const uint8_t *qx, vf acc[][CODE_TILE])
 {
@@ -194,45 +194,40 @@ INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const 
     }
 }
 
-/* np panels against a tile of nt tokens; adds to sums [np][nt] vectors. */
-INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const uint8_t *const panels[],
-                      int64_t n_blocks, const uint8_t *qx, float *sums, struct ahead ahead)
+/* One half (np 1) of a panel, or both, against a tile of nt tokens; adds to sums [np][nt] vectors. */
+INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const uint8_t *w, int64_t n_blocks,
+                      const uint8_t *qx, float *sums, struct ahead ahead)
 {
     const int group_blocks = expanded ? 1 : pf_group_blocks(f);
     const int group_bytes = expanded ? pf_expanded_bytes(f) : pf_group_bytes(f);
     vf acc[2][CODE_TILE];
     UNROLL for (int p = 0; p < np; p++) UNROLL for (int t = 0; t < nt; t++) acc[p][t] =
         vf_load(sums + (p * nt + t) * P);
-    const uint8_t *at[2] = {panels[0], np > 1 ? panels[1] : NULL};
-    for (int64_t i = 0; i < n_blocks; i += group_blocks) {
+    for (int64_t i = 0; i < n_blocks; i += group_blocks, w += 2 * group_bytes) {
         for (int n = 0; n < group_blocks; n++, qx += QX_BLOCK * nt) {
-            for (int64_t line = 0; line < ahead.lines; line++) {
-                _mm_prefetch((const char *)ahead.a, _MM_HINT_T0);
-                _mm_prefetch((const char *)ahead.b, _MM_HINT_T0);
-                ahead.a += 64;
-                ahead.b += 64;
-            }
+            for (int64_t line = 0; line < ahead.lines; line++, ahead.at += 64)
+                _mm_prefetch((const char *)ahead.at, _MM_HINT_T0);
             struct block b[2];
-            UNROLL for (int p = 0; p < np; p++) block_open(f, expanded, at[p], n, &b[p]);
+            UNROLL for (int p = 0; p < np; p++) block_open(f, expanded, w + p * group_bytes, n, &b[p]);
             block_dot(f, expanded, np, nt, b, qx, acc);
         }
-        UNROLL for (int p = 0; p < np; p++) at[p] += group_bytes;
     }
     UNROLL for (int p = 0; p < np; p++) UNROLL for (int t = 0; t < nt; t++)
         vf_store(sums + (p * nt + t) * P, acc[p][t]);
 }
 
-/* With few registers (AVX2) wide tiles take one panel after the other. */
-#define PANELS_AT_ONCE(width) (P == 16 || (width) <= 2 ? 2 : 1)
+/* With few registers (AVX2) wide tiles take one half after the other. */
+#define HALVES_AT_ONCE(width) (P == 16 || (width) <= 2 ? 2 : 1)
 
-#define KERNEL(f, expanded, width)                                                               \
-    static void f##_##expanded##_##width(const uint8_t *a, const uint8_t *b, int64_t n_blocks,   \
-                                         const uint8_t *qx, float *sums, struct ahead ahead)     \
-    {                                                                                            \
-        const uint8_t *panels[2] = {a, b};                                                       \
-        code_tile(f, expanded, PANELS_AT_ONCE(width), width, panels, n_blocks, qx, sums, ahead); \
-        if (PANELS_AT_ONCE(width) == 1)                                                          \
-            code_tile(f, expanded, 1, width, panels + 1, n_blocks, qx, sums + (width)*P, ahead); \
+#define KERNEL(f, expanded, width)                                                                           \
+    static void f##_##expanded##_##width(const uint8_t *w, int64_t n_blocks, const uint8_t *qx, float *sums, \
+                                         struct ahead ahead)                                                 \
+    {                                                                                                        \
+        const int half = expanded ? pf_expanded_bytes(f) : pf_group_bytes(f);                                \
+        const struct ahead nothing = {NULL, 0};                                                              \
+        code_tile(f, expanded, HALVES_AT_ONCE(width), width, w, n_blocks, qx, sums, ahead);                  \
+        if (HALVES_AT_ONCE(width) == 1)                                                                      \
+            code_tile(f, expanded, 1, width, w + half, n_blocks, qx, sums + (width)*P, nothing);             \
     }
 #define KERNELS_OF(f) \
     KERNEL(f, 0, 1)   \
@@ -274,12 +269,12 @@ code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int
 
 /* --- expansion --- */
 
-INLINE void expand(enum panel_format f, const uint8_t *panel, int64_t n_blocks, uint8_t *out)
+INLINE void expand(enum panel_format f, const uint8_t *w, int64_t n_blocks, uint8_t *out)
 {
-    for (int64_t i = 0; i < n_blocks; i += pf_group_blocks(f), panel += pf_group_bytes(f)) {
-        for (int n = 0; n < pf_group_blocks(f); n++) {
+    for (int64_t i = 0; i < n_blocks; i += pf_group_blocks(f), w += 2 * pf_group_bytes(f)) {
+        for (int n = 0; n < 2 * pf_group_blocks(f); n++) {
             struct block b;
-            block_open(f, false, panel, n, &b);
+            block_open(f, false, w + n % 2 * pf_group_bytes(f), n / 2, &b);
             for (int s = 0; s < pf_scales(f); s++, out += V)
                 vf_store((float *)out, b.scale[s]);
             for (int s = 0; pf_has_min(f) && s < pf_scales(f); s++, out += V)
@@ -289,11 +284,12 @@ INLINE void expand(enum panel_format f, const uint8_t *panel, int64_t n_blocks, 
     }
 }
 
-void LEVEL_NAME(cpu_expand_panel)(enum panel_format f, const uint8_t *panel, int64_t n_blocks, uint8_t *out)
+/* n_blocks: whole groups. out: [n_blocks][2 halves][pf_expanded_bytes]. */
+void LEVEL_NAME(cpu_expand)(enum panel_format f, const uint8_t *w, int64_t n_blocks, uint8_t *out)
 {
-#define EXPAND(f)                        \
-    case f:                              \
-        expand(f, panel, n_blocks, out); \
+#define EXPAND(f)                    \
+    case f:                          \
+        expand(f, w, n_blocks, out); \
         break;
     switch (f) {
         EXPAND(PF_Q8_0)

@@ -1,5 +1,6 @@
 /* From a file's blocks to panels (panel.h), at load. Each row's block is taken apart into codes and scales,
- * which are put into the row's lane. Plain scalar code, run in parallel over panels. */
+ * which are put into the row's lane of its half. Below, `panel`
+ * and `group` are where that half begins. Plain scalar code, run in parallel over panels. */
 #include "ops/cpu/kernels/panel.h"
 
 #include <math.h>
@@ -69,13 +70,13 @@ size_t LEVEL_NAME(cpu_panel_bytes)(enum panel_format f, int64_t cols)
 {
     switch (f) {
     case PF_F32:
-        return (size_t)cols * V;
-    case PF_F16: /* two columns a vector; the last may be half empty */
+        return (size_t)cols * 2 * V;
+    case PF_F16: /* two columns a step; the last may be half empty */
     case PF_BF16:
-        return (size_t)((cols + 1) / 2) * V;
+        return (size_t)((cols + 1) / 2) * 2 * V;
     default: {
         int64_t group = 32 * pf_group_blocks(f);
-        return (size_t)((cols + group - 1) / group) * (size_t)pf_group_bytes(f);
+        return (size_t)((cols + group - 1) / group) * 2 * (size_t)pf_group_bytes(f);
     }
     }
 }
@@ -304,7 +305,7 @@ static bool recover_codes(const float w[16], int8_t codes[16], float *scale)
 static bool pack_code16(const struct panel_mat *m, uint8_t *panel, int lane, const float *row)
 {
     for (int64_t k = 0; k < m->m.cols; k += 32) {
-        uint8_t *group = panel + k / 64 * pf_group_bytes(PF_CODE16), codes[32];
+        uint8_t *group = panel + k / 64 * 2 * pf_group_bytes(PF_CODE16), codes[32];
         int half = k / 32 % 2;
         for (int s = 0; s < 2; s++) {
             float w[16] = {0}, scale;
@@ -330,13 +331,12 @@ static void pack_float_row(const struct panel_mat *m, uint8_t *panel, int lane, 
     if (m->format == PF_F32) {
         dtype_to_float(m->m.dtype, src, row, m->m.cols);
         for (int64_t k = 0; k < m->m.cols; k++)
-            put_float(panel + k * V, lane, row[k]);
+            put_float(panel + k * 2 * V, lane, row[k]);
         return;
     }
     for (int64_t k = 0; k < m->m.cols; k++) {
-        uint8_t *at =
-            m->format == PF_F16 ? panel + k * (V / 2) + 2 * lane : panel + k / 2 * V + 4 * lane + k % 2 * 2;
-        memcpy(at, src + 2 * k, 2);
+        int at = (int)(k % 2) * (m->format == PF_F16 ? V / 2 : 2) + lane * (m->format == PF_F16 ? 2 : 4);
+        memcpy(panel + k / 2 * 2 * V + at, src + 2 * k, 2);
     }
 }
 
@@ -345,8 +345,8 @@ static void pack_code_row(const struct panel_mat *m, uint8_t *panel, int lane, c
     const struct dtype_info *info = dtype_info((int)m->m.dtype);
     int64_t n = m->m.cols / info->block;
     for (int64_t b = 0; b < n; b++, src += info->bytes) {
-        uint8_t *group =
-            panel + b * info->block / (32 * pf_group_blocks(m->format)) * pf_group_bytes(m->format);
+        int64_t step = b * info->block / (32 * pf_group_blocks(m->format));
+        uint8_t *group = panel + step * 2 * pf_group_bytes(m->format);
         switch (m->format) {
         case PF_Q4_K:
         case PF_Q5_K:
@@ -385,18 +385,20 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int thread)
     float *row = j->rows ? j->rows + thread * m->m.cols : NULL;
     for (int64_t p = begin; p < end; p++) {
         uint8_t *panel = m->data + (size_t)p * m->panel_bytes;
-        for (int lane = 0; lane < P && p * P + lane < m->m.rows; lane++) {
-            int64_t r = p * P + lane;
+        for (int i = 0; i < PANEL_ROWS && p * PANEL_ROWS + i < m->m.rows; i++) {
+            int lane = i % P;
+            uint8_t *half = panel + i / P * (m->format < PF_FIRST_CODE ? V : pf_group_bytes(m->format));
+            int64_t r = p * PANEL_ROWS + i;
             int64_t from = j->src->row_map ? j->src->row_map[r] : r;
             const uint8_t *src = (const uint8_t *)j->src->data + (size_t)from * j->row_bytes;
             if (m->format < PF_FIRST_CODE) {
-                pack_float_row(m, panel, lane, src, row);
+                pack_float_row(m, half, lane, src, row);
             } else if (m->format == PF_CODE16) {
                 dtype_to_float(m->m.dtype, src, row, m->m.cols);
-                if (!pack_code16(m, panel, lane, row))
+                if (!pack_code16(m, half, lane, row))
                     j->failed = true;
             } else {
-                pack_code_row(m, panel, lane, src);
+                pack_code_row(m, half, lane, src);
             }
         }
     }
@@ -411,10 +413,10 @@ struct mat *LEVEL_NAME(cpu_mat_create)(struct backend *b, const struct mat_sourc
     struct panel_mat *m = mem_zalloc(1, sizeof *m);
     struct pack_job j = {.src = src, .m = m, .row_bytes = dtype_row_bytes(src->dtype, src->cols)};
     m->format = f;
-    m->n_panels = (src->rows + P - 1) / P;
+    m->n_panels = (src->rows + PANEL_ROWS - 1) / PANEL_ROWS;
     m->panel_bytes = LEVEL_NAME(cpu_panel_bytes)(f, src->cols);
     if (f >= PF_FIRST_CODE)
-        m->n_blocks = (int64_t)(m->panel_bytes / (size_t)pf_group_bytes(f)) * pf_group_blocks(f);
+        m->n_blocks = (int64_t)(m->panel_bytes / 2 / (size_t)pf_group_bytes(f)) * pf_group_blocks(f);
     m->m = (struct mat){.rows = src->rows,
                         .cols = src->cols,
                         .dtype = src->dtype,

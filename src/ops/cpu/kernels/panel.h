@@ -1,18 +1,18 @@
-/* Panels: how weights lie in memory. A panel holds P rows, interleaved so that lane r of a vector belongs to
- * row r, and is read front to back. One activation, broadcast, then feeds P rows at once and no sum crosses
- * lanes; the same panel serves one token or two thousand.
+/* Panels: how weights lie in memory. A panel holds 2P rows and is read front to back, one step of k after the
+ * other, a step's first half for rows 0 … P-1, its second half for the others. In a half, lane r of a vector
+ * belongs to row r: one activation, broadcast, then feeds P rows at once and no sum crosses lanes. Two halves
+ * make use of it twice. The same panel serves one token or two thousand.
  *
- * Float panels: [k][row], except bf16: [k/2][row][2], so that a shift and a mask make two fp32 vectors.
+ * Float panels: a step is [row] for one k, or for two of f16 [2][row] and of bf16 [row][2], so that a shift
+ * and a mask make two fp32 vectors.
  *
- * Code panels hold integer codes, w = scale * (code - offset) + min, in groups of 64 or 256 columns (the last
- * group is filled up with zeros). A 32-bit lane holds codes of four consecutive k, which is what the
- * integer dot product instructions take. With V the bytes of a vector, a block of 32 columns is
- *   8-bit codes  8V  vector g: k = 4g … 4g+3
- *   4-bit codes  4V  vector i: low nibbles k = 4i …, high nibbles k = 16+4i …
- *   2-bit plane  2V  vector i, bits 2s, 2s+1 of each byte: k = 16i + 4s …
- *   1-bit plane  1V  bit g of each byte: k = 4g …
- * and a group's layout is in the table in pack.c. Packing loses nothing: every format's scales are kept
- * exactly, 6-bit scales widened to a byte. */
+ * Code panels hold integer codes, w = scale * (code - offset) + min, in groups (steps) of 64 or 256 columns
+ * (the last group is filled up with zeros). A 32-bit lane holds codes of four consecutive k, which is what
+ * the integer dot product instructions take. With V the bytes of a vector, a block of 32 columns is 8-bit
+ * codes  8V  vector g: k = 4g … 4g+3 4-bit codes  4V  vector i: low nibbles k = 4i …, high nibbles k = 16+4i
+ * … 2-bit plane  2V  vector i, bits 2s, 2s+1 of each byte: k = 16i + 4s … 1-bit plane  1V  bit g of each
+ * byte: k = 4g … and the layout of a group's half is in pf_group_bytes. Packing loses nothing: every format's
+ * scales are kept exactly, 6-bit scales widened to a byte. */
 #ifndef SLUICE_OPS_CPU_PANEL_H
 #define SLUICE_OPS_CPU_PANEL_H
 
@@ -39,17 +39,18 @@ enum panel_format {
     PF_COUNT,
 };
 #define PF_FIRST_CODE PF_Q8_0
+#define PANEL_ROWS    (2 * P)
 
 struct panel_mat {
     struct mat m;
     enum panel_format format;
-    int64_t n_panels;   /* ceil(rows / P) */
+    int64_t n_panels;   /* ceil(rows / PANEL_ROWS) */
     int64_t n_blocks;   /* code panels: blocks of 32 columns, whole groups */
     size_t panel_bytes; /* a multiple of V */
     uint8_t *data;      /* [n_panels][panel_bytes] */
 };
 
-/* What the kernels must know of a code format at compile time. */
+/* What the kernels must know of a code format at compile time. Bytes are of one half of a group. */
 INLINE int pf_group_blocks(enum panel_format f)
 {
     return f >= PF_Q4_K ? 8 : 2;
@@ -145,15 +146,15 @@ INLINE int pf_shift(enum panel_format f)
     }
 }
 
-/* Expanded blocks: every block of 32 as [scale fp32 vectors][min fp32 vectors][codes 8V], decoded once when
- * many token tiles will pass over it. */
+/* Expanded blocks: every block of 32 as two halves of [scale fp32 vectors][min fp32 vectors][codes 8V],
+ * decoded once when many token tiles will pass over it. Bytes of a half. */
 INLINE int pf_expanded_bytes(enum panel_format f)
 {
     return (8 + pf_scales(f) * (pf_has_min(f) ? 2 : 1)) * V;
 }
 
 #define EXPANDED_MOST   (12 * V) /* of any format */
-#define EXPANDED_BLOCKS 16       /* expanded at a time: two panels' worth stays in the first-level cache */
+#define EXPANDED_BLOCKS 16       /* expanded at a time: they stay in the first-level cache */
 
 /* Activations for code panels, quantised to int8 with a scale per 32, in tiles of `width` tokens. A tile is
  * [block] of { float scale[width]; float scale_sum[width]; int32 neg_sum[width], neg_sum_low[width];
@@ -178,25 +179,26 @@ enum panel_format LEVEL_NAME(cpu_panel_format)(enum dtype dtype);
 size_t LEVEL_NAME(cpu_panel_bytes)(enum panel_format f, int64_t cols);
 struct mat *LEVEL_NAME(cpu_mat_create)(struct backend *b, const struct mat_source *src, struct err *e);
 
-/* matmul_code.c. A kernel takes n_blocks blocks of two panels, packed or expanded, times a tile of tokens,
- * and adds them to sums [2][width] vectors. Meanwhile it asks for memory that is needed next, `lines` cache
- * lines from a and from b for every block: with the arithmetic in the way, the hardware would not look far
+/* matmul_code.c. A kernel takes n_blocks blocks of a panel, packed or expanded, times a tile of tokens, and
+ * adds them to sums [2 halves][width] vectors. Meanwhile it asks for memory that is needed next, `lines`
+ * cache lines from `at` on for every block: with the arithmetic in the way, the hardware would not look far
  * enough. */
 struct ahead {
-    const uint8_t *a, *b;
+    const uint8_t *at;
     int64_t lines;
 };
 #define CODE_TILE_DIRECT 4                 /* widest tile that reads packed panels */
 #define CODE_TILE        (P == 16 ? 6 : 4) /* widest tile over expanded panels */
-typedef void code_kernel(const uint8_t *a, const uint8_t *b, int64_t n_blocks, const uint8_t *qx, float *sums,
+typedef void code_kernel(const uint8_t *w, int64_t n_blocks, const uint8_t *qx, float *sums,
                          struct ahead ahead);
 code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width);
-void LEVEL_NAME(cpu_expand_panel)(enum panel_format f, const uint8_t *panel, int64_t n_blocks, uint8_t *out);
+void LEVEL_NAME(cpu_expand)(enum panel_format f, const uint8_t *w, int64_t n_blocks, uint8_t *out);
 void LEVEL_NAME(cpu_quantize_tile)(const float *x, int64_t cols, int64_t n_blocks, int width, uint8_t *qx);
 
-/* matmul_float.c. Kernels over two panels (four when width is 1). x rows are `cols` apart. */
+/* matmul_float.c. A kernel takes a panel (two of them when width is 1) times a tile of tokens; sums is
+ * [panel] [2 halves][width] vectors. x rows are `cols` apart. */
 #define FLOAT_TILE (P == 16 ? 12 : 6)
-typedef void float_kernel(const uint8_t *const panels[], const float *x, int64_t cols, float *acc);
+typedef void float_kernel(const uint8_t *const panels[], const float *x, int64_t cols, float *sums);
 float_kernel *LEVEL_NAME(cpu_float_kernel)(enum panel_format f, int width);
 
 #endif
