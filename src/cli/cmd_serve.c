@@ -12,6 +12,7 @@
 #include "cli/load.h"
 #include "cli/options.h"
 #include "http/server.h"
+#include "ops/cpu/limits.h"
 
 #define MAX_TEMPLATE_BYTES ((size_t)1 << 20)
 
@@ -19,6 +20,7 @@ struct serve {
     const char *path; /* of the model */
     const char *template_path, *generation_config;
     struct sluice_options engine_options;
+    bool measure_limits;
     struct server *server;
     struct api_model model; /* what the server is given once all is loaded */
     struct sluice *engine;
@@ -95,6 +97,16 @@ static void *load_main(void *arg)
     s->model.tokenizer = s->tokenizer;
     s->model.template = s->template;
     api_model_init(&s->model);
+    if (s->measure_limits) {
+        struct cpu_limits limits;
+        int threads = sluice_plan(s->engine)->threads;
+        if (cpu_limits_measure(s->engine_options.cpu_level, threads, &limits, &e)) {
+            log_warn("the machine's limits cannot be measured: %s", e.msg);
+        } else {
+            log_info("this machine reads %.1f GB/s with %d threads", limits.read_gbs, threads);
+            server_set_read_bandwidth(s->server, limits.read_gbs * 1e9);
+        }
+    }
     if (server_attach(s->server, &s->model, &e)) {
         file = NULL;
         goto fail;
@@ -242,6 +254,10 @@ int cmd_serve(int argc, char **argv)
         {.name = "disable-log-stats",
          .flag = &disable_log_stats,
          .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL)"},
+        {.name = "measure-limits",
+         .flag = &s.measure_limits,
+         .help = "measure the memory's read bandwidth at the start (a second), so that the throughput lines "
+                 "say how much of it is used"},
         {.name = "enable-request-id-headers",
          .flag = &server.request_id_headers,
          .help = "replies carry X-Request-Id"},

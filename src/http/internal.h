@@ -36,7 +36,8 @@ struct server {
 
     const struct api_model *model; /* attached, as the loop's thread knows it; NULL while loading */
     struct metrics metrics;
-    double started; /* time_t */
+    double started;        /* time_t */
+    double read_bandwidth; /* bytes/s; 0 = not known */
     struct event *wake, *signals[2], *stats_timer, *drain_timer, *accept_timer;
     bool draining, aborted;
     double drain_since, drain_deadline;

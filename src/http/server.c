@@ -79,6 +79,11 @@ int server_attach(struct server *s, const struct api_model *m, struct err *e)
     return 0;
 }
 
+void server_set_read_bandwidth(struct server *s, double bandwidth)
+{
+    s->read_bandwidth = bandwidth;
+}
+
 void server_stop(struct server *s, int status)
 {
     atomic_store(&s->status, status);
@@ -323,9 +328,9 @@ static void on_stats(evutil_socket_t fd, short what, void *arg)
                  cached = now.cached_tokens - then->cached_tokens;
         uint64_t looked_up = now.looked_up_tokens - then->looked_up_tokens;
         char share[64] = "";
-        if (s->options.read_bandwidth > 0 && busy > 0)
+        if (s->read_bandwidth > 0 && busy > 0)
             snprintf(share, sizeof share, " (%.0f%% of the measured bandwidth)",
-                     100 * bytes / busy / s->options.read_bandwidth);
+                     100 * bytes / busy / s->read_bandwidth);
         log_info(
             "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
             "%d reqs, "

@@ -32,7 +32,6 @@ struct server_options {
     bool log_requests;       /* a line for each, without its text */
     double stats_seconds;    /* between lines of throughput while busy; 0 = none */
     bool request_id_headers; /* replies carry X-Request-Id */
-    double read_bandwidth;   /* bytes/s that this machine can read, for the stats line; 0 = not known */
 };
 void server_options_init(struct server_options *o);
 
@@ -44,6 +43,9 @@ int server_port(const struct server *s);
 
 /* Starts the model's engine and serves it from now on. From any thread; m must outlive server_run. */
 int server_attach(struct server *s, const struct api_model *m, struct err *e);
+/* What this machine can read, in bytes a second: the throughput lines then say how much of it the weights
+ * use. Before server_attach, by the same thread. */
+void server_set_read_bandwidth(struct server *s, double bandwidth);
 /* Ends server_run with this status, at once. From any thread. */
 void server_stop(struct server *s, int status);
 

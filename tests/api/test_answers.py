@@ -274,6 +274,19 @@ def test_eight_streams_equal_their_solo_answers(server, client):
     assert steps < 8 * 151  # they shared passes of the weights
 
 
+def test_prefix_cache(server):
+    """A hit is told, gives the same bits as a miss, and stays within its salt."""
+    body = {"prompt": [(7 * i) % 900 + 50 for i in range(300)], "temperature": 0, "max_tokens": 20, "logprobs": 2,
+            "ignore_eos": True, "cache_salt": "one"}
+    first, again = (server.post("/v1/completions", body)[1] for _ in range(2))
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert 256 <= again["usage"]["prompt_tokens_details"]["cached_tokens"] < 300
+    assert again["choices"] == first["choices"]
+    other = server.post("/v1/completions", {**body, "cache_salt": "two"})[1]
+    assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert other["choices"] == first["choices"]
+
+
 # --- /tokenize ------------------------------------------------------------------------------------------
 
 def test_tokenize_round_trip(server):
