@@ -2,16 +2,20 @@
  * that share the kv head, for all those tokens, pass together over its keys and values, which are widened to
  * fp32 once for the lot of them.
  *
- * The cache is walked in chunks of P positions (whole multiples of P within each block). In a chunk, scores
- * are taken with a lane a position (keys transposed, so that no sum crosses lanes), one maximum and one
- * rescaling are made, and the values are added in order of position. Chunks lie at absolute positions and a
- * row skips those it sees nothing of, so a query's arithmetic depends on its own position and nothing else.
- */
+ * The positions are walked in chunks of 2 or 4 vectors. In a chunk, scores are taken with a lane a position
+ * (keys transposed, so that no sum crosses lanes), one maximum and one rescaling are made, and the values are
+ * added in order of position. Chunks lie at absolute positions, a row skips those it sees nothing of, and
+ * positions it does not see are not touched; so a query's arithmetic depends on its own position, and on
+ * nothing else. */
 #include "ops/cpu/kernels/kernels.h"
 
 #include <math.h>
 
-#define MAX_ROWS 32 /* (token, head) rows of an item */
+#define MAX_ROWS   64 /* (token, head) rows of an item */
+#define GROUP      8  /* rows that share a pass over a chunk's keys */
+#define MAX_CHUNK  (4 * P)
+#define SCRATCH_OK (2 * MAX_CHUNK * 64 * sizeof(float) <= 64 * 1024) /* see chunk_vectors */
+#define UNROLL     _Pragma("GCC unroll 16")
 
 struct attention_job {
     const struct kv_cache *c;
@@ -30,6 +34,14 @@ struct row {
     int first, last; /* positions it sees */
     float max, sum;
 };
+
+/* Vectors of positions in a chunk: what keeps small heads' keys and values in the first-level cache, large
+ * heads' in thread_scratch. */
+static int chunk_vectors(int head_dim)
+{
+    _Static_assert(SCRATCH_OK, "chunks of small heads fit the least thread_scratch_bytes");
+    return head_dim <= 64 ? 4 : 1;
+}
 
 INLINE vf kv_load(const struct kv_cache *c, size_t at)
 {
@@ -56,23 +68,50 @@ static vf kv_load_tail(const struct kv_cache *c, size_t at, int n)
     return c->dtype == DT_F16 ? vf_from_half(h) : vf_from_bf16(h);
 }
 
-/* n positions from `at` on, to keys [dim rounded up to P][P], a lane a position, and values [n][dim rounded
- * up]; lanes from n on are zero. */
-static void load_chunk(const struct kv_cache *c, size_t k_at, size_t v_at, int n, float *keys, float *values)
+/* Where the cache holds positions p0 … p0+n-1 of a sequence: offsets of keys and of values. */
+static void locate(const struct attention_job *j, const struct seq_slice *seq, int kv_head, int p0, int n,
+                   size_t keys[MAX_CHUNK], size_t values[MAX_CHUNK])
+{
+    const struct kv_cache *c = j->c;
+    size_t plane = kv_offset(c, 0, j->a->layer, 1, kv_head) - kv_offset(c, 0, j->a->layer, 0, kv_head);
+    for (int i = 0; i < n; i++) {
+        int32_t block = seq->kv_blocks[(p0 + i) / c->block_size];
+        size_t slot = (size_t)((p0 + i) % c->block_size) * (size_t)c->head_dim;
+        keys[i] = kv_offset(c, block, j->a->layer, 0, kv_head) + slot;
+        values[i] = keys[i] + plane;
+    }
+}
+
+/* Asks for n rows of keys and values. */
+static void ask_for(const struct kv_cache *c, const size_t *keys, const size_t *values, int n)
+{
+    size_t size = kv_value_bytes(c), bytes = (size_t)c->head_dim * size;
+    const char *data = c->data;
+    for (int i = 0; i < n; i++) {
+        for (size_t at = 0; at < bytes; at += 64) {
+            _mm_prefetch(data + keys[i] * size + at, _MM_HINT_T1);
+            _mm_prefetch(data + values[i] * size + at, _MM_HINT_T1);
+        }
+    }
+}
+
+/* n <= P positions to keys [dim rounded up to P][P], a lane a position, and values [n][dim rounded up]; lanes
+ * from n on are zero. */
+static void load_positions(const struct kv_cache *c, const size_t *k_at, const size_t *v_at, int n,
+                           float *keys, float *values)
 {
     int dim = c->head_dim, padded = (dim + P - 1) / P * P;
     for (int d = 0; d < dim; d += P) {
         vf tile[P];
         bool whole = d + P <= dim;
         for (int j = 0; j < P; j++) {
-            size_t offset = (size_t)j * (size_t)dim + (size_t)d;
             if (j >= n) {
                 tile[j] = vf_zero();
                 continue;
             }
-            tile[j] = whole ? kv_load(c, k_at + offset) : kv_load_tail(c, k_at + offset, dim - d);
-            vf_store(values + j * padded + d,
-                     whole ? kv_load(c, v_at + offset) : kv_load_tail(c, v_at + offset, dim - d));
+            size_t k = k_at[j] + (size_t)d, v = v_at[j] + (size_t)d;
+            tile[j] = whole ? kv_load(c, k) : kv_load_tail(c, k, dim - d);
+            vf_store(values + j * padded + d, whole ? kv_load(c, v) : kv_load_tail(c, v, dim - d));
         }
         vf_transpose(tile);
         for (int j = 0; j < P; j++)
@@ -80,79 +119,163 @@ static void load_chunk(const struct kv_cache *c, size_t k_at, size_t v_at, int n
     }
 }
 
-/* Raw scores of n rows (at most 4) against the chunk: one chain over d for each. */
-INLINE void score_rows(const struct row *rows, int n, const float *keys, int dim, vf score[4])
+/* Raw scores of n rows against P positions: two chains, over the even and the odd d, for each. */
+INLINE void score_rows(const struct row *rows, int n, const float *keys, int dim, vf *score)
 {
-    vf s[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-    for (int d = 0; d < dim; d++) {
-        vf k = vf_load(keys + d * P);
-        for (int r = 0; r < n; r++)
-            s[r] = vf_fma(vf_set1(rows[r].q[d]), k, s[r]);
-    }
-    for (int r = 0; r < n; r++)
-        score[r] = s[r];
-}
-
-/* out = out * shrink + Σ weight[j] value[j] for n rows that see the same positions from … to-1. */
-INLINE void add_values(const struct row *rows, int n, const float *values, int dim, int from, int to,
-                       const float shrink[4], float weight[4][P])
-{
-    int padded = (dim + P - 1) / P * P;
-    for (int d = 0; d < dim; d += P) {
-        vmask on = vmask_left(d, dim);
-        vf acc[4];
-        for (int r = 0; r < n; r++)
-            acc[r] = vf_mul(vf_load_masked(rows[r].out + d, on), vf_set1(shrink[r]));
-        for (int j = from; j < to; j++) {
-            vf v = vf_load(values + j * padded + d);
-            for (int r = 0; r < n; r++)
-                acc[r] = vf_fma(vf_set1(weight[r][j]), v, acc[r]);
+    vf even[GROUP], odd[GROUP];
+    UNROLL for (int r = 0; r < n; r++) even[r] = odd[r] = vf_zero();
+    int d = 0;
+    for (; d + 2 <= dim; d += 2) {
+        vf k0 = vf_load(keys + d * P), k1 = vf_load(keys + (d + 1) * P);
+        UNROLL for (int r = 0; r < n; r++)
+        {
+            even[r] = vf_fma(vf_set1(rows[r].q[d]), k0, even[r]);
+            odd[r] = vf_fma(vf_set1(rows[r].q[d + 1]), k1, odd[r]);
         }
-        for (int r = 0; r < n; r++)
-            vf_store_masked(rows[r].out + d, on, acc[r]);
     }
+    if (d < dim)
+        UNROLL for (int r = 0; r < n; r++) even[r] =
+            vf_fma(vf_set1(rows[r].q[d]), vf_load(keys + d * P), even[r]);
+    UNROLL for (int r = 0; r < n; r++) score[r] = vf_add(even[r], odd[r]);
 }
 
-/* Up to 4 rows against the chunk of positions p0 … p0+P-1. */
-static void attend_rows(struct row *rows, int n, int p0, float scale, int dim, const float *keys,
+/* w vectors of out, from d on: out = out * shrink + Σ weight[j] value[j], j from … to-1, for n rows. */
+INLINE void add_columns(const struct row *rows, int n, int w, const float *values, int padded, int d,
+                        vmask on, int from, int to, const float *shrink, float weight[][MAX_CHUNK])
+{
+    vf acc[4][4];
+    UNROLL for (int r = 0; r < n; r++) UNROLL for (int i = 0; i < w; i++) acc[r][i] =
+        vf_mul(vf_load_masked(rows[r].out + d + i * P, on), vf_set1(shrink[r]));
+    for (int j = from; j < to; j++) {
+        vf v[4];
+        UNROLL for (int i = 0; i < w; i++) v[i] = vf_load(values + j * padded + d + i * P);
+        UNROLL for (int r = 0; r < n; r++)
+        {
+            vf p = vf_set1(weight[r][j]);
+            UNROLL for (int i = 0; i < w; i++) acc[r][i] = vf_fma(p, v[i], acc[r][i]);
+        }
+    }
+    UNROLL for (int r = 0; r < n; r++) UNROLL for (int i = 0; i < w; i++)
+        vf_store_masked(rows[r].out + d + i * P, on, acc[r][i]);
+}
+
+INLINE void add_values(const struct row *rows, int n, const float *values, int dim, int from, int to,
+                       const float *shrink, float weight[][MAX_CHUNK])
+{
+    int padded = (dim + P - 1) / P * P, d = 0;
+    for (; d + 4 * P <= dim; d += 4 * P)
+        add_columns(rows, n, 4, values, padded, d, vmask_range(0, P), from, to, shrink, weight);
+    for (; d < dim; d += P)
+        add_columns(rows, n, 1, values, padded, d, vmask_left(d, dim), from, to, shrink, weight);
+}
+
+/* Up to GROUP rows against the chunk of positions p0 … p0+chunk-1. */
+static void attend_rows(struct row *rows, int n, int p0, int vectors, float scale, int dim, const float *keys,
                         const float *values)
 {
-    vf score[4];
-    if (n == 4)
-        score_rows(rows, 4, keys, dim, score);
-    else
-        score_rows(rows, n, keys, dim, score);
-    float shrink[4], weight[4][P];
-    int from[4], to[4];
-    bool same = true;
+    int padded = (dim + P - 1) / P * P, chunk = vectors * P;
+    float weight[GROUP][MAX_CHUNK], old[P] = {0}, new[P] = {0}, shrink[P];
+    int from[GROUP], to[GROUP];
+    for (int v = 0; v < vectors; v++) {
+        vf score[GROUP];
+        const float *k = keys + v * padded * P;
+        switch (n) {
+        case 8:
+            score_rows(rows, 8, k, dim, score);
+            break;
+        case 7:
+            score_rows(rows, 7, k, dim, score);
+            break;
+        case 6:
+            score_rows(rows, 6, k, dim, score);
+            break;
+        case 5:
+            score_rows(rows, 5, k, dim, score);
+            break;
+        case 4:
+            score_rows(rows, 4, k, dim, score);
+            break;
+        case 3:
+            score_rows(rows, 3, k, dim, score);
+            break;
+        case 2:
+            score_rows(rows, 2, k, dim, score);
+            break;
+        default:
+            score_rows(rows, 1, k, dim, score);
+        }
+        for (int r = 0; r < n; r++)
+            vf_store(weight[r] + v * P, score[r]);
+    }
     for (int r = 0; r < n; r++) {
         from[r] = rows[r].first > p0 ? rows[r].first - p0 : 0;
-        to[r] = rows[r].last - p0 + 1 < P ? rows[r].last - p0 + 1 : P;
-        same &= from[r] == from[0] && to[r] == to[0];
+        to[r] = rows[r].last - p0 + 1 < chunk ? rows[r].last - p0 + 1 : chunk;
+        old[r] = new[r] = rows[r].max;
         if (from[r] >= to[r])
             continue;
-        vmask seen = vmask_range(from[r], to[r]);
-        vf s = vf_select(seen, vf_mul(score[r], vf_set1(scale)), vf_set1(-INFINITY));
-        float max = vf_hmax(s);
-        if (!(max > rows[r].max))
-            max = rows[r].max;
-        float old[P];
-        vf_store(old, vf_exp(vf_set1(rows[r].max - max)));
-        shrink[r] = old[0];
-        vf w = vf_exp(vf_sub(s, vf_set1(max)));
-        vf_store(weight[r], w);
-        rows[r].sum = rows[r].sum * shrink[r] + vf_hsum(w);
-        rows[r].max = max;
+        vf most = vf_set1(-INFINITY);
+        for (int v = 0; v < vectors; v++) {
+            vf s = vf_mul(vf_load(weight[r] + v * P), vf_set1(scale));
+            s = vf_select(vmask_range(from[r] - v * P, to[r] - v * P), s, vf_set1(-INFINITY));
+            vf_store(weight[r] + v * P, s);
+            most = vf_max(most, s);
+        }
+        float max = vf_hmax(most);
+        if (max > rows[r].max)
+            new[r] = rows[r].max = max;
     }
-    if (same && from[0] >= to[0])
-        return;
-    if (same && n == 4) {
-        add_values(rows, 4, values, dim, from[0], to[0], shrink, weight);
-        return;
+    vf_store(shrink, vf_exp(vf_sub(vf_load(old), vf_load(new))));
+    for (int r = 0; r < n; r++) {
+        if (from[r] >= to[r]) {
+            shrink[r] = 1;
+            continue;
+        }
+        vf sum = vf_zero();
+        for (int v = 0; v < vectors; v++) {
+            vf w = vf_exp(vf_sub(vf_load(weight[r] + v * P), vf_set1(new[r])));
+            vf_store(weight[r] + v * P, w);
+            sum = vf_add(sum, w);
+        }
+        rows[r].sum = rows[r].sum * shrink[r] + vf_hsum(sum);
     }
-    for (int r = 0; r < n; r++)
-        if (from[r] < to[r])
-            add_values(rows + r, 1, values, dim, from[r], to[r], shrink + r, weight + r);
+    for (int r = 0, m; r < n; r += m) {
+        m = n - r < 4 ? n - r : 4;
+        /* What all see is added for all at once; before and after it, each row's own. */
+        int low = from[r], high = to[r];
+        for (int i = r + 1; i < r + m; i++) {
+            low = from[i] > low ? from[i] : low;
+            high = to[i] < high ? to[i] : high;
+        }
+        if (low >= high)
+            low = high = chunk;
+        for (int i = r; i < r + m; i++) {
+            int end = to[i] < low ? to[i] : low;
+            if (from[i] < end) {
+                add_values(rows + i, 1, values, dim, from[i], end, shrink + i, weight + i);
+                shrink[i] = 1;
+            }
+        }
+        if (low >= high)
+            continue;
+        switch (m) {
+        case 4:
+            add_values(rows + r, 4, values, dim, low, high, shrink + r, weight + r);
+            break;
+        case 3:
+            add_values(rows + r, 3, values, dim, low, high, shrink + r, weight + r);
+            break;
+        case 2:
+            add_values(rows + r, 2, values, dim, low, high, shrink + r, weight + r);
+            break;
+        default:
+            add_values(rows + r, 1, values, dim, low, high, shrink + r, weight + r);
+        }
+        for (int i = r; i < r + m; i++) {
+            float one = 1;
+            if (high < to[i])
+                add_values(rows + i, 1, values, dim, high, to[i], &one, weight + i);
+        }
+    }
 }
 
 /* kv_head for tokens t0 … t1-1 of a sequence, query heads h0 … h1-1. */
@@ -161,7 +284,8 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
 {
     const struct kv_cache *c = j->c;
     int dim = c->head_dim, padded = (dim + P - 1) / P * P;
-    float *keys = (float *)scratch, *values = keys + padded * P;
+    int vectors = chunk_vectors(dim), chunk = vectors * P;
+    float *keys = (float *)scratch, *values = keys + chunk * padded;
     struct row rows[MAX_ROWS];
     int n = 0;
     for (int t = t0; t < t1; t++) {
@@ -174,32 +298,33 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
         }
     }
     int first = rows[0].first, last = rows[n - 1].last; /* positions grow with the token */
-    for (int block = first / c->block_size; block <= last / c->block_size; block++) {
-        size_t k_at = kv_offset(c, seq->kv_blocks[block], j->a->layer, 0, kv_head);
-        size_t v_at = kv_offset(c, seq->kv_blocks[block], j->a->layer, 1, kv_head);
-        int p_end = (block + 1) * c->block_size;
-        for (int p0 = block * c->block_size; p0 < p_end && p0 <= last; p0 += P) {
-            int p1 = p0 + P < p_end ? p0 + P : p_end; /* a block need not be a multiple of P */
-            int count = (p1 <= last + 1 ? p1 : last + 1) - p0;
-            if (p0 + count <= first)
-                continue;
-            size_t offset = (size_t)(p0 - block * c->block_size) * (size_t)dim;
-            load_chunk(c, k_at + offset, v_at + offset, count, keys, values);
-            for (int r = 0; r < n; r += 4) {
-                struct row clipped[4];
-                int m = n - r < 4 ? n - r : 4;
-                for (int i = 0; i < m; i++) {
-                    clipped[i] = rows[r + i];
-                    if (clipped[i].last > p1 - 1)
-                        clipped[i].last = p1 - 1;
+    size_t k_at[2][MAX_CHUNK], v_at[2][MAX_CHUNK];      /* of this chunk and the next */
+    int begin = first / chunk * chunk, here = 0;
+    /* Positions before `first` may lie in blocks that were given back: they are not looked at. */
+    int low = first, high = begin + chunk <= last + 1 ? begin + chunk : last + 1;
+    locate(j, seq, kv_head, low, high - low, k_at[0] + (low - begin), v_at[0] + (low - begin));
+    for (int p0 = begin; p0 <= last; p0 += chunk, here ^= 1) {
+        for (int v = 0; v < vectors; v++) {
+            int from = low - p0 - v * P, to = high - p0 - v * P;
+            from = from < 0 ? 0 : from;
+            to = to > P ? P : to;
+            if (from < to) {
+                for (int i = 0; i < from; i++) { /* any row will do; nobody uses it */
+                    k_at[here][v * P + i] = k_at[here][v * P + from];
+                    v_at[here][v * P + i] = v_at[here][v * P + from];
                 }
-                attend_rows(clipped, m, p0, j->a->scale, dim, keys, values);
-                for (int i = 0; i < m; i++) {
-                    rows[r + i].max = clipped[i].max;
-                    rows[r + i].sum = clipped[i].sum;
-                }
+                load_positions(c, k_at[here] + v * P, v_at[here] + v * P, to, keys + v * padded * P,
+                               values + v * P * padded);
             }
         }
+        low = p0 + chunk;
+        high = low + chunk <= last + 1 ? low + chunk : last + 1;
+        if (low < high) {
+            locate(j, seq, kv_head, low, high - low, k_at[here ^ 1], v_at[here ^ 1]);
+            ask_for(c, k_at[here ^ 1], v_at[here ^ 1], high - low);
+        }
+        for (int r = 0; r < n; r += GROUP)
+            attend_rows(rows + r, n - r < GROUP ? n - r : GROUP, p0, vectors, j->a->scale, dim, keys, values);
     }
     for (int r = 0; r < n; r++) {
         vf inverse = vf_set1(1.0f / rows[r].sum);
