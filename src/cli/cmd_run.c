@@ -319,6 +319,13 @@ int cmd_run(int argc, char **argv)
     struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: it must end a waiting read */
     sigaction(SIGINT, &action, NULL);
     log_set_level(LOG_LEVEL_WARN);
+    if (!(file = model_file_open(model, &e)) || !(tokenizer = tokenizer_open(file, &e)))
+        goto failed;
+    if (file->chat_template &&
+        !(template = chat_template_parse(file->chat_template, strlen(file->chat_template), &e))) {
+        err_prefix(&e, "%s: chat template", model);
+        goto failed;
+    }
     if (!prompt && !r.interactive) {
         prompt = piped = read_stdin(&len);
         if (!piped)
@@ -327,14 +334,6 @@ int cmd_run(int argc, char **argv)
             fprintf(stderr, "sluice run: stdin is empty: nothing to answer\n");
             goto done;
         }
-    }
-
-    if (!(file = model_file_open(model, &e)) || !(tokenizer = tokenizer_open(file, &e)))
-        goto failed;
-    if (file->chat_template &&
-        !(template = chat_template_parse(file->chat_template, strlen(file->chat_template), &e))) {
-        err_prefix(&e, "%s: chat template", model);
-        goto failed;
     }
     struct sampling_defaults d = model_sampling(file);
     struct sluice_sampling sampling;

@@ -117,7 +117,7 @@ def test_unknown_architecture_is_named(tmp_path):
     path = tmp_path / "other.gguf"
     path.write_bytes(data[:j] + b"mamba" + data[j + 5:])
     for command in ("serve", "run", "bench"):
-        r = sluice(command, path)
+        r = sluice(command, path, stdin="hi")
         assert r.returncode == 1 and "mamba" in r.stderr
 
 
@@ -269,9 +269,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_program():
     model = smollm2()
     t = Terminal("run", model, "-t", "0", "--ctx", "2048")
     t.wait_for(">>> ")
-    t.send("Write a very long story about a river, in many chapters.\n")
-    t.wait_for(r"\w+ \w+ \w+ \w+ \w+ \w+ \w+ \w+")
-    t.wait_for(r"\w+ \w+ \w+")
+    t.send("Tell me the whole history of Rome.\n")
+    t.wait_for(r"\n")  # the echo
+    t.wait_for(r"\w+ \w+ \w+ \w+")
     t.send("\x03")
     t.wait_for(r"; stopped\]", 10)
     t.wait_for(">>> ")
@@ -285,8 +285,10 @@ def test_ctrl_c_stops_the_answer_and_not_the_program():
 
 
 def test_a_real_model_answers():
-    r = sluice("run", smollm2(), "-t", "0", "-n", "40", "-p", "What is the capital of France?")
-    assert r.returncode == 0 and "Paris" in r.stdout
+    # The first words of transformers' answer over the same weights (tests/fixtures/real): each is likelier than the
+    # next best token by more than 8-bit activations move.
+    r = sluice("run", smollm2(), "-t", "0", "-n", "40", "-p", "Write a haiku about a river.")
+    assert r.returncode == 0 and r.stdout.startswith("In the heart of the river"), r.stdout
 
 
 # --- bench ------------------------------------------------------------------------------------------------
