@@ -6,7 +6,7 @@ void answer_write_usage(const struct generation *g, bool with_nulls, struct str 
 {
     struct usage u = generation_usage(g);
     str_addf(out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld,\"completion_tokens\":%lld",
-             (long long)u.prompt, (long long)(u.prompt + u.completion), (long long)u.completion);
+             (long long)u.prompt, (long long)u.prompt + (long long)u.completion, (long long)u.completion);
     if (g->model->prompt_tokens_details)
         str_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}}", (long long)u.cached);
     else

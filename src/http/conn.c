@@ -217,8 +217,10 @@ void http_free(struct http *h)
 {
     if (!h)
         return;
-    while (h->conns)
-        conn_lost(h->conns);
+    for (struct conn *c = h->conns, *next; c; c = next) {
+        next = c->next;
+        conn_lost(c);
+    }
     free(h);
 }
 
@@ -230,8 +232,8 @@ int http_connections(const struct http *h)
 void http_drain(struct http *h)
 {
     h->draining = true;
-    while (h->idle_first) {
-        struct conn *c = h->idle_first;
+    for (struct conn *c = h->idle_first, *next; c; c = next) {
+        next = c->idle_next;
         if (evbuffer_get_length(bufferevent_get_output(c->bev)) > 0) {
             idle_remove(c);
             c->state = CONN_FLUSH;

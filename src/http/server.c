@@ -181,7 +181,7 @@ static int listen_unix(struct server *s, struct err *e)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage a;
+    struct sockaddr_storage a = {0};
     socklen_t len = sizeof a;
     if (getsockname(fd, (struct sockaddr *)&a, &len))
         return 0;

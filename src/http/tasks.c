@@ -230,6 +230,8 @@ void tasks_free(struct server *s)
     struct job *j;
     while ((j = workers_take(s->workers)) || (j = workers_take_undone(s->workers)))
         task_free((struct task *)j);
-    while (s->tasks)
-        task_free(s->tasks);
+    for (struct task *t = s->tasks, *next; t; t = next) {
+        next = t->next;
+        task_free(t);
+    }
 }
