@@ -181,12 +181,16 @@ static int listen_unix(struct server *s, struct err *e)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage a = {0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a;
     socklen_t len = sizeof a;
-    if (getsockname(fd, (struct sockaddr *)&a, &len))
+    memset(&a, 0, sizeof a);
+    if (getsockname(fd, &a.any, &len))
         return 0;
-    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
-                                         : ((struct sockaddr_in *)&a)->sin_port);
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
 static int bind_error(const struct server *s, int why, struct err *e)
