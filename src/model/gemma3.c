@@ -71,15 +71,18 @@ static int read_layer_kinds(struct model *m, const struct params *p, struct err 
 static int refuse_unsupported(const struct params *p, struct err *e)
 {
     float cap = 0;
-    bool bidirectional = false;
+    bool bidirectional = false, bias = false;
     if (params_float(p, "final_logit_softcapping", "final_logit_softcapping", false, 0, 1e9, &cap, e) ||
         params_float(p, "attn_logit_softcapping", "attn_logit_softcapping", false, 0, 1e9, &cap, e) ||
-        params_bool(p, "use_bidirectional_attention", NULL, &bidirectional, e))
+        params_bool(p, "use_bidirectional_attention", NULL, &bidirectional, e) ||
+        params_bool(p, "attention_bias", NULL, &bias, e))
         return -1;
     if (cap > 0)
         return err_set(e, ERR_UNSUPPORTED, "%s: soft-capped logits are not supported", p->file->path);
     if (bidirectional)
         return err_set(e, ERR_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", p->file->path);
+    if (bias)
+        return err_set(e, ERR_UNSUPPORTED, "%s: attention_bias is not supported", p->file->path);
     return 0;
 }
 

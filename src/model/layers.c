@@ -94,12 +94,29 @@ void ends_logits(struct model *m, const struct step *s, const float *x, struct e
     model_show(m, "logits", -1, s->logits, n, c->vocab);
 }
 
+/* Weights in a scheme of their own (GPTQ, AWQ, fp8 …) come with a note of how to read them. */
+static int refuse_quantised(const struct params *p, struct err *e)
+{
+    const json_t *q = json_object_get(p->config, "quantization_config");
+    if (!q)
+        q = json_object_get(p->root, "quantization_config");
+    if (!q || json_is_null(q))
+        return 0;
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "%s/config.json: \"quantization_config\" says that the weights are quantised by \"%.40s\", "
+        "which is not supported: use the original checkpoint, or a GGUF file",
+        p->file->path, method ? method : "?");
+}
+
 static int refuse_unsupported(const struct params *p, const char *act_key, const char *act, struct err *e)
 {
     const char *has;
     bool mlp_bias = false;
     int experts = 0;
-    if (params_str(p, act_key, NULL, &has, e) || params_bool(p, "mlp_bias", NULL, &mlp_bias, e) ||
+    if (refuse_quantised(p, e) || params_str(p, act_key, NULL, &has, e) ||
+        params_bool(p, "mlp_bias", NULL, &mlp_bias, e) ||
         params_int(p, "num_experts", "expert_count", false, 0, 1 << 20, &experts, e))
         return -1;
     if (has && strcmp(has, act) != 0)

@@ -43,14 +43,13 @@ static const char *declared_arch(const struct model_file *f, struct err *e)
 static const struct arch *find_arch(const struct model_file *f, const char *name, struct err *e)
 {
     bool hf = f->kind == MODEL_FILE_HF;
-    struct str known = {0};
-    for (int i = 0; i < N_ARCHS; i++) {
-        const char *const *names = hf ? archs[i]->hf_names : archs[i]->gguf_names;
-        if (listed(names, name))
+    for (int i = 0; i < N_ARCHS; i++)
+        if (listed(hf ? archs[i]->hf_names : archs[i]->gguf_names, name))
             return archs[i];
-        for (; *names; names++)
+    struct str known = {0};
+    for (int i = 0; i < N_ARCHS; i++)
+        for (const char *const *names = hf ? archs[i]->hf_names : archs[i]->gguf_names; *names; names++)
             str_addf(&known, "%s%s", known.len ? ", " : "", *names);
-    }
     err_set(e, ERR_UNSUPPORTED, "%s: architecture \"%.100s\" is not one this build knows (it knows %s)",
             f->path, name, str_text(&known));
     str_free(&known);

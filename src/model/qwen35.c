@@ -91,16 +91,19 @@ static int qwen35_configure(struct model *m, const struct params *p, struct err 
 {
     struct model_config *c = &m->config;
     struct qwen35 *l = m->priv;
-    bool gated = true;
+    bool gated = true, bias = false;
     int mtp = 0;
     if (decoder_config(m, p, "hidden_act", "silu", e) ||
         params_bool(p, "attn_output_gate", NULL, &gated, e) ||
+        params_bool(p, "attention_bias", NULL, &bias, e) ||
         params_int(p, NULL, "nextn_predict_layers", false, 0, c->n_layers - 1, &mtp, e) ||
         read_delta_net(m, p, e))
         return -1;
     if (!gated)
         return err_set(e, ERR_UNSUPPORTED, "%s/config.json: attn_output_gate false is not supported",
                        p->file->path);
+    if (bias)
+        return err_set(e, ERR_UNSUPPORTED, "%s/config.json: attention_bias is not supported", p->file->path);
     c->n_layers -= mtp; /* GGUF counts the MTP block as the last layer */
     l->layers = mem_zalloc((size_t)c->n_layers, sizeof *l->layers);
     if (read_layer_kinds(m, p, e))

@@ -54,7 +54,25 @@ static int find(struct weights *w, struct weight_name name, int flags, const str
     }
     if (flags & WEIGHT_OPTIONAL)
         return 1;
-    return err_set(e, ERR_NOT_FOUND, "%s: tensor \"%s\" is missing", w->m->file->path, full ? full : "?");
+    if (!full)
+        full = name.hf ? name.hf : name.gguf; /* the other world's name, better than none */
+    return err_set(e, ERR_NOT_FOUND, "%s: tensor \"%s\" %s", w->m->file->path, full,
+                   model_file_why_missing(w->m->file, full));
+}
+
+/* Types that hold weights. Whole numbers do not: they are codes, whose scales are another tensor, in a scheme
+ * that nobody here knows. */
+static bool is_weight_type(enum dtype dtype)
+{
+    switch (dtype) {
+    case DT_I8:
+    case DT_I16:
+    case DT_I32:
+    case DT_I64:
+        return false;
+    default:
+        return true;
+    }
 }
 
 static int64_t element_count(const struct tensor *t)
@@ -101,7 +119,7 @@ int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t r
                        "%s: tensor \"%s\" has shape %s, but the configuration asks for [%lld, %lld]",
                        m->file->path, t->name, shape, (long long)rows, (long long)cols);
     }
-    if (!m->b->ops->mat_supported(t->dtype))
+    if (!is_weight_type(t->dtype) || !m->b->ops->mat_supported(t->dtype))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor \"%s\" has type %s, which this build cannot compute with", m->file->path,
                        t->name, dtype_info(t->dtype)->name);
@@ -124,8 +142,8 @@ int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t r
     return 0;
 }
 
-/* Decodes the whole small tensor into out [n]. */
-static int decode(struct weights *w, const struct tensor *t, int64_t n, float *out, struct err *e)
+/* Whether the small tensor has n elements of a type that can be decoded. */
+static int check_vec(const struct weights *w, const struct tensor *t, int64_t n, struct err *e)
 {
     if (element_count(t) != n) {
         char shape[120];
@@ -134,10 +152,9 @@ static int decode(struct weights *w, const struct tensor *t, int64_t n, float *o
                        "%s: tensor \"%s\" has shape %s, but the configuration asks for %lld elements",
                        w->m->file->path, t->name, shape, (long long)n);
     }
-    if (!dtype_info(t->dtype)->decodable || n % dtype_info(t->dtype)->block)
+    if (!is_weight_type(t->dtype) || !dtype_info(t->dtype)->decodable || n % dtype_info(t->dtype)->block)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" has type %s, which cannot be read here",
                        w->m->file->path, t->name, dtype_info(t->dtype)->name);
-    dtype_to_float(t->dtype, t->data, out, n);
     return 0;
 }
 
@@ -149,24 +166,27 @@ int weights_vec(struct weights *w, struct weight_name name, int flags, int64_t n
     int rc = find(w, name, flags, &t, e);
     if (rc)
         return rc < 0 ? -1 : 0;
-    float *raw = mem_alloc((size_t)n * sizeof *raw), *host = mem_alloc((size_t)n * sizeof *host);
-    rc = decode(w, t, n, raw, e);
-    if (rc == 0 && w->load) {
-        for (int64_t i = 0; i < n; i++) {
-            float x = raw[row_map ? row_map[i] : i];
-            host[i] = flags & WEIGHT_NEG_EXP ? -expf(x) : x + plus;
-        }
-        *out = model_buffer(m, (size_t)n * sizeof(float), e);
-        if (*out)
-            m->b->ops->write(m->b, *out, host, (size_t)n * sizeof(float));
-        else
-            rc = -1;
+    if (check_vec(w, t, n, e))
+        return -1;
+    if (!w->load) {
+        account(w, (size_t)n * sizeof(float), n);
+        return 0;
     }
+    float *raw = mem_alloc((size_t)n * sizeof *raw), *host = mem_alloc((size_t)n * sizeof *host);
+    dtype_to_float(t->dtype, t->data, raw, n);
+    for (int64_t i = 0; i < n; i++) {
+        float x = raw[row_map ? row_map[i] : i];
+        host[i] = flags & WEIGHT_NEG_EXP ? -expf(x) : x + plus;
+    }
+    *out = model_buffer(m, (size_t)n * sizeof(float), e);
+    if (*out)
+        m->b->ops->write(m->b, *out, host, (size_t)n * sizeof(float));
     free(raw);
     free(host);
-    if (rc == 0)
-        account(w, (size_t)n * sizeof(float), n);
-    return rc;
+    if (!*out)
+        return -1;
+    account(w, (size_t)n * sizeof(float), n);
+    return 0;
 }
 
 static int by_address(const void *a, const void *b)
