@@ -11,11 +11,10 @@
 
 #include <math.h>
 
-#define MAX_ROWS   64 /* (token, head) rows of an item */
-#define GROUP      8  /* rows that share a pass over a chunk's keys */
+#define MAX_ROWS   64                /* (token, head) rows of an item */
+#define GROUP      (P == 16 ? 8 : 4) /* rows that share a pass over a chunk's keys: by the registers there are */
 #define MAX_CHUNK  (4 * P)
 #define SCRATCH_OK (2 * MAX_CHUNK * 64 * sizeof(float) <= 64 * 1024) /* see chunk_vectors */
-#define UNROLL     _Pragma("GCC unroll 16")
 
 struct attention_job {
     const struct kv_cache *c;
@@ -43,29 +42,28 @@ static int chunk_vectors(int head_dim)
     return head_dim <= 64 ? 4 : 1;
 }
 
-INLINE vf kv_load(const struct kv_cache *c, size_t at)
+/* P values of the cache from index `at` on, or the n < P that are left of a head. */
+INLINE vf kv_load(const void *data, enum dtype dtype, size_t at)
 {
-    switch (c->dtype) {
+    switch (dtype) {
     case DT_F32:
-        return vf_load((const float *)c->data + at);
+        return vf_load((const float *)data + at);
     case DT_F16:
-        return vf_from_half((const uint16_t *)c->data + at);
+        return vf_from_half((const uint16_t *)data + at);
     default:
-        return vf_from_bf16((const uint16_t *)c->data + at);
+        return vf_from_bf16((const uint16_t *)data + at);
     }
 }
 
-/* As kv_load, of the n < P values that are left. */
-static vf kv_load_tail(const struct kv_cache *c, size_t at, int n)
+INLINE vf kv_load_tail(const void *data, enum dtype dtype, size_t at, int n)
 {
     float x[P] = {0};
     uint16_t h[P] = {0};
-    if (c->dtype == DT_F32) {
-        memcpy(x, (const float *)c->data + at, (size_t)n * 4);
-        return vf_load(x);
-    }
-    memcpy(h, (const uint16_t *)c->data + at, (size_t)n * 2);
-    return c->dtype == DT_F16 ? vf_from_half(h) : vf_from_bf16(h);
+    if (dtype == DT_F32)
+        memcpy(x, (const float *)data + at, (size_t)n * 4);
+    else
+        memcpy(h, (const uint16_t *)data + at, (size_t)n * 2);
+    return dtype == DT_F32 ? vf_load(x) : kv_load(h, dtype, 0);
 }
 
 /* Where the cache holds positions p0 … p0+n-1 of a sequence: offsets of keys and of values. */
@@ -95,60 +93,148 @@ static void ask_for(const struct kv_cache *c, const size_t *keys, const size_t *
     }
 }
 
-/* n <= P positions to keys [dim rounded up to P][P], a lane a position, and values [n][dim rounded up]; lanes
- * from n on are zero. */
-static void load_positions(const struct kv_cache *c, const size_t *k_at, const size_t *v_at, int n,
-                           float *keys, float *values)
+/* n <= P positions to keys [dim rounded up to P][P], a lane a position, and values [n][dim rounded up]. Lanes
+ * from n on hold anything: nobody uses their scores. */
+INLINE void load_typed(const void *data, enum dtype dtype, int dim, const size_t *k_at, const size_t *v_at,
+                       int n, float *keys, float *values)
 {
-    int dim = c->head_dim, padded = (dim + P - 1) / P * P;
+    int padded = (dim + P - 1) / P * P, whole = dim / P * P;
     for (int d = 0; d < dim; d += P) {
         vf tile[P];
-        bool whole = d + P <= dim;
-        for (int j = 0; j < P; j++) {
-            if (j >= n) {
-                tile[j] = vf_zero();
-                continue;
-            }
-            size_t k = k_at[j] + (size_t)d, v = v_at[j] + (size_t)d;
-            tile[j] = whole ? kv_load(c, k) : kv_load_tail(c, k, dim - d);
-            vf_store(values + j * padded + d, whole ? kv_load(c, v) : kv_load_tail(c, v, dim - d));
+        if (d < whole) {
+            UNROLL for (int j = 0; j < P; j++) tile[j] =
+                kv_load(data, dtype, k_at[j < n ? j : 0] + (size_t)d);
+        } else {
+            for (int j = 0; j < P; j++)
+                tile[j] = kv_load_tail(data, dtype, k_at[j < n ? j : 0] + (size_t)d, dim - d);
         }
         vf_transpose(tile);
-        for (int j = 0; j < P; j++)
-            vf_store(keys + (d + j) * P, tile[j]);
+        UNROLL for (int j = 0; j < P; j++) vf_store(keys + (d + j) * P, tile[j]);
+    }
+    for (int j = 0; j < n; j++) {
+        for (int d = 0; d < whole; d += P)
+            vf_store(values + j * padded + d, kv_load(data, dtype, v_at[j] + (size_t)d));
+        if (whole < dim)
+            vf_store(values + j * padded + whole,
+                     kv_load_tail(data, dtype, v_at[j] + (size_t)whole, dim - whole));
     }
 }
 
-/* Raw scores of n rows against P positions: two chains, over the even and the odd d, for each. */
-INLINE void score_rows(const struct row *rows, int n, const float *keys, int dim, vf *score)
+static void load_positions(const struct kv_cache *c, const size_t *k_at, const size_t *v_at, int n,
+                           float *keys, float *values)
 {
-    vf even[GROUP], odd[GROUP];
-    UNROLL for (int r = 0; r < n; r++) even[r] = odd[r] = vf_zero();
-    int d = 0;
-    for (; d + 2 <= dim; d += 2) {
-        vf k0 = vf_load(keys + d * P), k1 = vf_load(keys + (d + 1) * P);
+    switch (c->dtype) {
+    case DT_F32:
+        load_typed(c->data, DT_F32, c->head_dim, k_at, v_at, n, keys, values);
+        break;
+    case DT_F16:
+        load_typed(c->data, DT_F16, c->head_dim, k_at, v_at, n, keys, values);
+        break;
+    default:
+        load_typed(c->data, DT_BF16, c->head_dim, k_at, v_at, n, keys, values);
+    }
+}
+
+/* Raw scores of n rows against P positions, d0 … d1-1 of the sum: two chains, over the even and the odd d,
+ * for each row. keys [d1 - d0][P]; d0 is even. */
+INLINE void score_dims(const struct row *rows, int n, const float *keys, int d0, int d1, vf even[], vf odd[])
+{
+    int d = d0;
+    for (; d + 2 <= d1; d += 2, keys += 2 * P) {
+        vf k0 = vf_load(keys), k1 = vf_load(keys + P);
         UNROLL for (int r = 0; r < n; r++)
         {
             even[r] = vf_fma(vf_set1(rows[r].q[d]), k0, even[r]);
             odd[r] = vf_fma(vf_set1(rows[r].q[d + 1]), k1, odd[r]);
         }
     }
-    if (d < dim)
-        UNROLL for (int r = 0; r < n; r++) even[r] =
-            vf_fma(vf_set1(rows[r].q[d]), vf_load(keys + d * P), even[r]);
+    if (d < d1)
+        UNROLL for (int r = 0; r < n; r++) even[r] = vf_fma(vf_set1(rows[r].q[d]), vf_load(keys), even[r]);
+}
+
+/* Where a chunk's keys and values are: in scratch, widened and transposed (direct false), or in the cache. */
+struct chunk {
+    bool direct;
+    int p0, vectors, low, high; /* positions low … high-1 of it are there */
+    int dim;
+    const float *keys; /* [vectors][dim rounded up][P] */
+    const size_t *k_at;
+    const void *data; /* values: row j begins at value_at[j] */
+    enum dtype dtype;
+    const size_t *v_at;
+    const size_t *next_k, *next_v; /* direct: the next chunk's, asked for while this one's are used */
+};
+
+/* Asks for n values of the cache from index `at` on. */
+INLINE void ask_values(const void *data, enum dtype dtype, size_t at, int n)
+{
+    size_t size = dtype == DT_F32 ? 4 : 2;
+    const char *from = (const char *)data + at * size;
+    UNROLL for (size_t i = 0; i < (size_t)n * size; i += 64) _mm_prefetch(from + i, _MM_HINT_T0);
+}
+
+/* The same against positions in the cache, for the few rows of a decode step: transposed keys stay in the
+ * first-level cache for a moment only. The sums are made in the same order. */
+INLINE void score_direct(const struct row *rows, int n, const struct chunk *c, enum dtype dtype, int v,
+                         vf even[], vf odd[])
+{
+    float keys[P * P];
+    const size_t *k_at = c->k_at + v * P, *next = c->next_k + v * P;
+    int dim = c->dim, count = c->high - c->p0 - v * P;
+    for (int d = 0; d < dim; d += P) {
+        vf tile[P];
+        if (d + P <= dim) {
+            UNROLL for (int j = 0; j < P; j++)
+            {
+                tile[j] = kv_load(c->data, dtype, k_at[j < count ? j : 0] + (size_t)d);
+                ask_values(c->data, dtype, next[j] + (size_t)d, P);
+            }
+        } else {
+            for (int j = 0; j < P; j++)
+                tile[j] = kv_load_tail(c->data, dtype, k_at[j < count ? j : 0] + (size_t)d, dim - d);
+        }
+        vf_transpose(tile);
+        UNROLL for (int j = 0; j < P; j++) vf_store(keys + j * P, tile[j]);
+        score_dims(rows, n, keys, d, d + P < dim ? d + P : dim, even, odd);
+    }
+}
+
+INLINE void score_rows(const struct row *rows, int n, const struct chunk *c, int v, vf *score)
+{
+    vf even[GROUP], odd[GROUP];
+    UNROLL for (int r = 0; r < n; r++) even[r] = odd[r] = vf_zero();
+    int padded = (c->dim + P - 1) / P * P;
+    if (!c->direct)
+        score_dims(rows, n, c->keys + v * padded * P, 0, c->dim, even, odd);
+    else if (c->high - c->p0 <= v * P) /* nothing there */
+        ;
+    else if (c->dtype == DT_F16)
+        score_direct(rows, n, c, DT_F16, v, even, odd);
+    else if (c->dtype == DT_BF16)
+        score_direct(rows, n, c, DT_BF16, v, even, odd);
+    else
+        score_direct(rows, n, c, DT_F32, v, even, odd);
     UNROLL for (int r = 0; r < n; r++) score[r] = vf_add(even[r], odd[r]);
 }
 
 /* w vectors of out, from d on: out = out * shrink + Σ weight[j] value[j], j from … to-1, for n rows. */
-INLINE void add_columns(const struct row *rows, int n, int w, const float *values, int padded, int d,
-                        vmask on, int from, int to, const float *shrink, float weight[][MAX_CHUNK])
+INLINE void add_columns(const struct row *rows, int n, int w, const struct chunk *c, enum dtype dtype, int d,
+                        int from, int to, const float *shrink, float weight[][MAX_CHUNK])
 {
     vf acc[4][4];
+    vmask on = vmask_left(d, c->dim);
     UNROLL for (int r = 0; r < n; r++) UNROLL for (int i = 0; i < w; i++) acc[r][i] =
         vf_mul(vf_load_masked(rows[r].out + d + i * P, on), vf_set1(shrink[r]));
     for (int j = from; j < to; j++) {
         vf v[4];
-        UNROLL for (int i = 0; i < w; i++) v[i] = vf_load(values + j * padded + d + i * P);
+        size_t at = c->v_at[j] + (size_t)d;
+        if (w == 1 && d + P > c->dim) {
+            v[0] = kv_load_tail(c->data, dtype, at, c->dim - d);
+        } else {
+            UNROLL for (int i = 0; i < w; i++) v[i] = kv_load(c->data, dtype, at + (size_t)(i * P));
+        }
+        if (c->next_v)
+            ask_values(c->data, dtype, c->next_v[j] + (size_t)d, w * P);
         UNROLL for (int r = 0; r < n; r++)
         {
             vf p = vf_set1(weight[r][j]);
@@ -159,57 +245,64 @@ INLINE void add_columns(const struct row *rows, int n, int w, const float *value
         vf_store_masked(rows[r].out + d + i * P, on, acc[r][i]);
 }
 
-INLINE void add_values(const struct row *rows, int n, const float *values, int dim, int from, int to,
-                       const float *shrink, float weight[][MAX_CHUNK])
+INLINE void add_typed(const struct row *rows, int n, const struct chunk *c, enum dtype dtype, int from,
+                      int to, const float *shrink, float weight[][MAX_CHUNK])
 {
-    int padded = (dim + P - 1) / P * P, d = 0;
-    for (; d + 4 * P <= dim; d += 4 * P)
-        add_columns(rows, n, 4, values, padded, d, vmask_range(0, P), from, to, shrink, weight);
-    for (; d < dim; d += P)
-        add_columns(rows, n, 1, values, padded, d, vmask_left(d, dim), from, to, shrink, weight);
+    int d = 0;
+    for (; d + 4 * P <= c->dim; d += 4 * P)
+        add_columns(rows, n, 4, c, dtype, d, from, to, shrink, weight);
+    for (; d < c->dim; d += P)
+        add_columns(rows, n, 1, c, dtype, d, from, to, shrink, weight);
 }
 
-/* Up to GROUP rows against the chunk of positions p0 … p0+chunk-1. */
-static void attend_rows(struct row *rows, int n, int p0, int vectors, float scale, int dim, const float *keys,
-                        const float *values)
+INLINE void add_values(const struct row *rows, int n, const struct chunk *c, int from, int to,
+                       const float *shrink, float weight[][MAX_CHUNK])
 {
-    int padded = (dim + P - 1) / P * P, chunk = vectors * P;
+    switch (c->dtype) {
+    case DT_F32:
+        add_typed(rows, n, c, DT_F32, from, to, shrink, weight);
+        break;
+    case DT_F16:
+        add_typed(rows, n, c, DT_F16, from, to, shrink, weight);
+        break;
+    default:
+        add_typed(rows, n, c, DT_BF16, from, to, shrink, weight);
+    }
+}
+
+/* Up to GROUP rows against a chunk. */
+static void attend_rows(struct row *rows, int n, const struct chunk *c, float scale)
+{
+    int p0 = c->p0, vectors = c->vectors, length = vectors * P;
     float weight[GROUP][MAX_CHUNK], old[P] = {0}, new[P] = {0}, shrink[P];
     int from[GROUP], to[GROUP];
     for (int v = 0; v < vectors; v++) {
         vf score[GROUP];
-        const float *k = keys + v * padded * P;
         switch (n) {
-        case 8:
-            score_rows(rows, 8, k, dim, score);
-            break;
-        case 7:
-            score_rows(rows, 7, k, dim, score);
-            break;
-        case 6:
-            score_rows(rows, 6, k, dim, score);
-            break;
-        case 5:
-            score_rows(rows, 5, k, dim, score);
-            break;
-        case 4:
-            score_rows(rows, 4, k, dim, score);
-            break;
-        case 3:
-            score_rows(rows, 3, k, dim, score);
-            break;
-        case 2:
-            score_rows(rows, 2, k, dim, score);
-            break;
+#define ROWS(n)                           \
+    case n:                               \
+        score_rows(rows, n, c, v, score); \
+        break;
+#if P == 16
+            ROWS(8)
+            ROWS(7)
+            ROWS(6)
+            ROWS(5)
+#endif
+            ROWS(4)
+            ROWS(3)
+            ROWS(2)
+            ROWS(1)
+#undef ROWS
         default:
-            score_rows(rows, 1, k, dim, score);
+            __builtin_unreachable();
         }
         for (int r = 0; r < n; r++)
             vf_store(weight[r] + v * P, score[r]);
     }
     for (int r = 0; r < n; r++) {
         from[r] = rows[r].first > p0 ? rows[r].first - p0 : 0;
-        to[r] = rows[r].last - p0 + 1 < chunk ? rows[r].last - p0 + 1 : chunk;
+        to[r] = rows[r].last - p0 + 1 < length ? rows[r].last - p0 + 1 : length;
         old[r] = new[r] = rows[r].max;
         if (from[r] >= to[r])
             continue;
@@ -247,11 +340,11 @@ static void attend_rows(struct row *rows, int n, int p0, int vectors, float scal
             high = to[i] < high ? to[i] : high;
         }
         if (low >= high)
-            low = high = chunk;
+            low = high = length;
         for (int i = r; i < r + m; i++) {
             int end = to[i] < low ? to[i] : low;
             if (from[i] < end) {
-                add_values(rows + i, 1, values, dim, from[i], end, shrink + i, weight + i);
+                add_values(rows + i, 1, c, from[i], end, shrink + i, weight + i);
                 shrink[i] = 1;
             }
         }
@@ -259,21 +352,21 @@ static void attend_rows(struct row *rows, int n, int p0, int vectors, float scal
             continue;
         switch (m) {
         case 4:
-            add_values(rows + r, 4, values, dim, low, high, shrink + r, weight + r);
+            add_values(rows + r, 4, c, low, high, shrink + r, weight + r);
             break;
         case 3:
-            add_values(rows + r, 3, values, dim, low, high, shrink + r, weight + r);
+            add_values(rows + r, 3, c, low, high, shrink + r, weight + r);
             break;
         case 2:
-            add_values(rows + r, 2, values, dim, low, high, shrink + r, weight + r);
+            add_values(rows + r, 2, c, low, high, shrink + r, weight + r);
             break;
         default:
-            add_values(rows + r, 1, values, dim, low, high, shrink + r, weight + r);
+            add_values(rows + r, 1, c, low, high, shrink + r, weight + r);
         }
         for (int i = r; i < r + m; i++) {
             float one = 1;
             if (high < to[i])
-                add_values(rows + i, 1, values, dim, high, to[i], &one, weight + i);
+                add_values(rows + i, 1, c, high, to[i], &one, weight + i);
         }
     }
 }
@@ -284,8 +377,8 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
 {
     const struct kv_cache *c = j->c;
     int dim = c->head_dim, padded = (dim + P - 1) / P * P;
-    int vectors = chunk_vectors(dim), chunk = vectors * P;
-    float *keys = (float *)scratch, *values = keys + chunk * padded;
+    int vectors = chunk_vectors(dim), length = vectors * P;
+    float *keys = (float *)scratch, *values = keys + length * padded;
     struct row rows[MAX_ROWS];
     int n = 0;
     for (int t = t0; t < t1; t++) {
@@ -297,34 +390,49 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
             memset(j->a->out + at, 0, (size_t)dim * sizeof(float));
         }
     }
-    int first = rows[0].first, last = rows[n - 1].last; /* positions grow with the token */
-    size_t k_at[2][MAX_CHUNK], v_at[2][MAX_CHUNK];      /* of this chunk and the next */
-    int begin = first / chunk * chunk, here = 0;
+    int first = attention_first(j->a, j->batch->positions[t0]), last = j->batch->positions[t1 - 1];
+    size_t k_at[2][MAX_CHUNK], v_at[2][MAX_CHUNK]; /* of this chunk and the next */
+    size_t scratch_at[MAX_CHUNK];                  /* of values in scratch */
+    for (int i = 0; i < length; i++)
+        scratch_at[i] = (size_t)(i * padded);
+    struct chunk ch = {.direct = n <= GROUP, .p0 = first / length * length, .vectors = vectors, .dim = dim};
+    ch.keys = keys;
+    ch.data = ch.direct ? c->data : values;
+    ch.dtype = ch.direct ? c->dtype : DT_F32;
     /* Positions before `first` may lie in blocks that were given back: they are not looked at. */
-    int low = first, high = begin + chunk <= last + 1 ? begin + chunk : last + 1;
-    locate(j, seq, kv_head, low, high - low, k_at[0] + (low - begin), v_at[0] + (low - begin));
-    for (int p0 = begin; p0 <= last; p0 += chunk, here ^= 1) {
-        for (int v = 0; v < vectors; v++) {
-            int from = low - p0 - v * P, to = high - p0 - v * P;
-            from = from < 0 ? 0 : from;
-            to = to > P ? P : to;
-            if (from < to) {
-                for (int i = 0; i < from; i++) { /* any row will do; nobody uses it */
-                    k_at[here][v * P + i] = k_at[here][v * P + from];
-                    v_at[here][v * P + i] = v_at[here][v * P + from];
-                }
-                load_positions(c, k_at[here] + v * P, v_at[here] + v * P, to, keys + v * padded * P,
-                               values + v * P * padded);
-            }
+    ch.low = first;
+    ch.high = ch.p0 + length <= last + 1 ? ch.p0 + length : last + 1;
+    locate(j, seq, kv_head, ch.low, ch.high - ch.low, k_at[0] + (ch.low - ch.p0), v_at[0] + (ch.low - ch.p0));
+    for (int here = 0; ch.p0 <= last; here ^= 1) {
+        for (int i = 0; i < ch.low - ch.p0; i++) { /* any position will do; nobody uses its score */
+            k_at[here][i] = k_at[here][ch.low - ch.p0];
+            v_at[here][i] = v_at[here][ch.low - ch.p0];
         }
-        low = p0 + chunk;
-        high = low + chunk <= last + 1 ? low + chunk : last + 1;
-        if (low < high) {
-            locate(j, seq, kv_head, low, high - low, k_at[here ^ 1], v_at[here ^ 1]);
-            ask_for(c, k_at[here ^ 1], v_at[here ^ 1], high - low);
+        ch.k_at = k_at[here];
+        ch.v_at = ch.direct ? v_at[here] : scratch_at;
+        for (int v = 0; v < vectors && !ch.direct; v++) {
+            int count = ch.high - ch.p0 - v * P;
+            if (count > 0)
+                load_positions(c, k_at[here] + v * P, v_at[here] + v * P, count < P ? count : P,
+                               keys + v * padded * P, values + v * P * padded);
+        }
+        int next = ch.p0 + length, end = next + length <= last + 1 ? next + length : last + 1;
+        if (next < end)
+            locate(j, seq, kv_head, next, end - next, k_at[here ^ 1], v_at[here ^ 1]);
+        for (int i = next < end ? end - next : 0; i < length; i++) { /* nothing new to ask for */
+            k_at[here ^ 1][i] = k_at[here][ch.low - ch.p0];
+            v_at[here ^ 1][i] = v_at[here][ch.low - ch.p0];
+        }
+        if (ch.direct) {
+            ch.next_k = k_at[here ^ 1];
+            ch.next_v = v_at[here ^ 1];
+        } else if (next < end) {
+            ask_for(c, k_at[here ^ 1], v_at[here ^ 1], end - next);
         }
         for (int r = 0; r < n; r += GROUP)
-            attend_rows(rows + r, n - r < GROUP ? n - r : GROUP, p0, vectors, j->a->scale, dim, keys, values);
+            attend_rows(rows + r, n - r < GROUP ? n - r : GROUP, &ch, j->a->scale);
+        ch.p0 = ch.low = next;
+        ch.high = end;
     }
     for (int r = 0; r < n; r++) {
         vf inverse = vf_set1(1.0f / rows[r].sum);

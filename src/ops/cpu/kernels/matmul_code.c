@@ -127,8 +127,6 @@ INLINE vi block_codes(enum panel_format f, bool expanded, const struct block *b,
     }
 }
 
-#define UNROLL _Pragma("GCC unroll 16")
-
 /* One block of np halves times nt tokens, added to acc. */
 INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const struct block *b,
                       const uint8_t *qx, vf acc[][CODE_TILE])

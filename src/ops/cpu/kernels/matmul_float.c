@@ -7,8 +7,6 @@
  * prefetcher nor the loads in flight look far enough. */
 #define AHEAD 4096
 
-#define UNROLL _Pragma("GCC unroll 16")
-
 INLINE void step(int np, int nt, const vf w[4], const float *x, int64_t cols, vf acc[][FLOAT_TILE])
 {
     UNROLL for (int t = 0; t < nt; t++)

@@ -5,15 +5,15 @@
 
 #include "ops/cpu/cpu.h"
 
-#define CHAINS (P == 16 ? 24 : 12) /* more than latency times throughput, fewer than the registers */
-#define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL_CHAINS _Pragma("GCC unroll 32")
+#define CHAINS        (P == 16 ? 24 : 12) /* more than latency times throughput, fewer than the registers */
 
 static float read_memory(const void *p, size_t bytes)
 {
     vi sum[4] = {vi_zero(), vi_zero(), vi_zero(), vi_zero()};
     const uint8_t *at = p;
     for (size_t i = 0; i < bytes; i += 4 * V)
-        UNROLL for (int n = 0; n < 4; n++) sum[n] = vi_or(sum[n], vi_load(at + i + (size_t)n * V));
+        UNROLL_CHAINS for (int n = 0; n < 4; n++) sum[n] = vi_or(sum[n], vi_load(at + i + (size_t)n * V));
     return (float)vi_hsum(vi_or(vi_or(sum[0], sum[1]), vi_or(sum[2], sum[3])));
 }
 
@@ -21,11 +21,11 @@ static float multiply_fp32(int64_t rounds)
 {
     volatile float seed = 0.999f;
     vf acc[CHAINS], factor = vf_set1(seed);
-    UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vf_set1((float)i);
+    UNROLL_CHAINS for (int i = 0; i < CHAINS; i++) acc[i] = vf_set1((float)i);
     for (int64_t r = 0; r < rounds; r++)
-        UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vf_fma(acc[i], factor, factor);
+        UNROLL_CHAINS for (int i = 0; i < CHAINS; i++) acc[i] = vf_fma(acc[i], factor, factor);
     vf total = vf_zero();
-    UNROLL for (int i = 0; i < CHAINS; i++) total = vf_add(total, acc[i]);
+    UNROLL_CHAINS for (int i = 0; i < CHAINS; i++) total = vf_add(total, acc[i]);
     return vf_hsum(total);
 }
 
@@ -33,9 +33,9 @@ static float multiply_int8(int64_t rounds)
 {
     volatile int seed = 3;
     vi acc[CHAINS], x = vi_set1_8(seed);
-    UNROLL for (int i = 0; i < CHAINS; i++) acc[i] = vi_set1(i);
+    UNROLL_CHAINS for (int i = 0; i < CHAINS; i++) acc[i] = vi_set1(i);
     for (int64_t r = 0; r < rounds; r++) {
-        UNROLL for (int i = 0; i < CHAINS; i++)
+        UNROLL_CHAINS for (int i = 0; i < CHAINS; i++)
         {
 #if defined(__AVX512F__)
             acc[i] = vi_dot4(acc[i], x, x);
@@ -45,7 +45,7 @@ static float multiply_int8(int64_t rounds)
         }
     }
     vi total = vi_zero();
-    UNROLL for (int i = 0; i < CHAINS; i++) total = vi_add(total, acc[i]);
+    UNROLL_CHAINS for (int i = 0; i < CHAINS; i++) total = vi_add(total, acc[i]);
     return (float)vi_hsum(total);
 }
 

@@ -14,6 +14,7 @@
 #define LEVEL_EXPAND(name, level) LEVEL_GLUE(name, level)
 #define LEVEL_NAME(name)          LEVEL_EXPAND(name, LEVEL)
 
+#define UNROLL _Pragma("GCC unroll 16") /* before loops over registers */
 #define INLINE static inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
@@ -237,23 +238,27 @@ INLINE vi vi_lookup16(const uint8_t table[16], vi index) /* table[index] for eve
 INLINE void vf_transpose(vf r[P])
 {
     vf t[P];
-    for (int i = 0; i < P; i += 2) {
+    UNROLL for (int i = 0; i < P; i += 2)
+    {
         t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    for (int i = 0; i < P; i += 4) {
+    UNROLL for (int i = 0; i < P; i += 4)
+    {
         r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
         r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
         r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         t[i] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
         t[i + 4] = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
         t[i + 8] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
         t[i + 12] = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
         r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
         r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
@@ -485,22 +490,24 @@ INLINE vi vi_lookup16(const uint8_t table[16], vi index)
 INLINE void vf_transpose(vf r[P])
 {
     vf t[P];
-    for (int i = 0; i < P; i += 2) {
+    UNROLL for (int i = 0; i < P; i += 2)
+    {
         t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
     }
-    for (int i = 0; i < P; i += 4) {
+    UNROLL for (int i = 0; i < P; i += 4)
+    {
         r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
         r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
         r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++)
+    {
         t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
         t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
     }
-    for (int i = 0; i < P; i++)
-        r[i] = t[i];
+    UNROLL for (int i = 0; i < P; i++) r[i] = t[i];
 }
 
 #endif
