@@ -22,6 +22,7 @@ struct getter {
 static struct getter getter_of_text(struct vm *vm, const struct jstr *path)
 {
     size_t n = 1, at = 0;
+    vm_charge_chars(vm, path->len);
     for (size_t i = 0; i < path->len; i++)
         n += path->bytes[i] == '.';
     struct value *parts = vm_alloc(vm, n, sizeof *parts);

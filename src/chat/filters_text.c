@@ -81,7 +81,7 @@ FILTER(filter_wordcount)
     wide_int words = 0;
     bool inside = false;
     unsigned cp;
-    vm_charge_bytes(vm, s->len);
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len;) {
         i += (size_t)char_at(s->bytes + i, s->len - i, &cp);
         bool word = cp == '_' || char_is_alpha(cp) || char_is_numeric(cp);
@@ -244,6 +244,7 @@ static void put_unescaped(struct vm *vm, const struct jstr *s)
         unsigned cp;
     } entities[] = {{"&lt;", '<'}, {"&gt;", '>'}, {"&amp;", '&'}, {"&quot;", '"'}, {"&nbsp;", 0xA0}};
     size_t plain = 0;
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len; i++) {
         if (s->bytes[i] != '&')
             continue;
@@ -280,7 +281,7 @@ FILTER(filter_striptags)
     const struct jstr *tag = jstr_c(vm, "<"), *comment = jstr_c(vm, "<!--");
     size_t start = vm->text_len, at = 0, open;
     while ((open = jstr_find(vm, s, tag, at)) != SIZE_MAX) {
-        bool is_comment = jstr_starts(jstr_sub(vm, s, open, s->len - open), comment);
+        bool is_comment = jstr_starts(vm, jstr_sub(vm, s, open, s->len - open), comment);
         size_t close = is_comment ? jstr_find(vm, s, jstr_c(vm, "-->"), open + 4)
                                   : jstr_find(vm, s, jstr_c(vm, ">"), open);
         if (close == SIZE_MAX)

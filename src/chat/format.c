@@ -327,6 +327,7 @@ struct value format_percent(struct vm *vm, const struct jstr *s, struct value va
     }
     struct reader r = {vm, s, 0};
     size_t start = vm->text_len;
+    vm_charge_chars(vm, s->len);
     while (r.at < s->len) {
         const char *percent = memchr(s->bytes + r.at, '%', s->len - r.at);
         size_t end = percent ? (size_t)(percent - s->bytes) : s->len;
@@ -513,6 +514,7 @@ static const struct jstr *format_into(struct vm *vm, const struct jstr *s, struc
 {
     struct reader r = {vm, s, 0};
     size_t start = vm->text_len;
+    vm_charge_chars(vm, s->len);
     if (depth > 1)
         vm_fail(vm, "format fields are nested too deep");
     while (r.at < s->len) {

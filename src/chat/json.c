@@ -9,7 +9,13 @@ static void put_string(struct vm *vm, const struct jstr *s, bool ascii)
 {
     vm_puts(vm, "\"");
     size_t plain = 0;
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len;) {
+        unsigned char c = (unsigned char)s->bytes[i];
+        if (c >= 0x20 && c < 0x7F && c != '"' && c != '\\') {
+            i++;
+            continue;
+        }
         unsigned cp;
         int len = char_at(s->bytes + i, s->len - i, &cp);
         char esc[16] = "";

@@ -58,7 +58,7 @@ size_t jstr_chars(struct vm *vm, const struct jstr *s)
 {
     if (s->chars >= 0)
         return (size_t)s->chars;
-    vm_charge_bytes(vm, s->len);
+    vm_charge_chars(vm, s->len);
     size_t n = 0;
     unsigned cp;
     for (size_t i = 0; i < s->len; n++)
@@ -79,11 +79,11 @@ size_t jstr_offset(struct vm *vm, const struct jstr *s, size_t index)
     size_t at = 0;
     unsigned cp;
     if (index <= chars / 2) {
-        vm_charge_bytes(vm, index);
+        vm_charge_chars(vm, index);
         for (size_t i = 0; i < index; i++)
             at += (size_t)char_at(s->bytes + at, s->len - at, &cp);
     } else {
-        vm_charge_bytes(vm, chars - index);
+        vm_charge_chars(vm, chars - index);
         at = s->len;
         for (size_t i = chars; i > index; i--)
             at -= (size_t)char_before(s->bytes, at, &cp);
@@ -107,21 +107,24 @@ size_t jstr_rfind(struct vm *vm, const struct jstr *s, const struct jstr *needle
     if (needle->len > end)
         return SIZE_MAX;
     for (size_t at = end - needle->len;; at--) {
-        if (!memcmp(s->bytes + at, needle->bytes, needle->len))
+        bool begins = !needle->len || s->bytes[at] == needle->bytes[0];
+        if (begins && !memcmp(s->bytes + at, needle->bytes, needle->len))
             return at;
-        vm_charge(vm, needle->len / 32 + (at % 32 == 0));
+        vm_charge(vm, (begins ? needle->len / 32 : 0) + (at % 16 == 0));
         if (!at)
             return SIZE_MAX;
     }
 }
 
-bool jstr_starts(const struct jstr *s, const struct jstr *prefix)
+bool jstr_starts(struct vm *vm, const struct jstr *s, const struct jstr *prefix)
 {
+    vm_charge_bytes(vm, prefix->len);
     return s->len >= prefix->len && !memcmp(s->bytes, prefix->bytes, prefix->len);
 }
 
-bool jstr_ends(const struct jstr *s, const struct jstr *suffix)
+bool jstr_ends(struct vm *vm, const struct jstr *s, const struct jstr *suffix)
 {
+    vm_charge_bytes(vm, suffix->len);
     return s->len >= suffix->len && !memcmp(s->bytes + s->len - suffix->len, suffix->bytes, suffix->len);
 }
 
@@ -164,6 +167,7 @@ const struct jstr *jstr_strip(struct vm *vm, const struct jstr *s, const struct 
 void jstr_put_escaped(struct vm *vm, const struct jstr *s)
 {
     size_t plain = 0;
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len; i++) {
         const char *entity;
         switch (s->bytes[i]) {
@@ -211,7 +215,7 @@ const struct jstr *jstr_concat(struct vm *vm, const struct jstr *a, const struct
     return jstr_mark(vm, vm_take(vm, start), markup);
 }
 
-int char_at(const char *s, size_t n, unsigned *cp)
+int char_at_wide(const char *s, size_t n, unsigned *cp)
 {
     int len = utf8_decode(s, n, cp);
     if (len)
@@ -247,12 +251,16 @@ static utf8proc_category_t category(unsigned cp)
 
 bool char_is_alpha(unsigned cp)
 {
+    if (cp < 0x80)
+        return (cp | 32) >= 'a' && (cp | 32) <= 'z';
     utf8proc_category_t c = category(cp);
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
 bool char_is_decimal(unsigned cp)
 {
+    if (cp < 0x80)
+        return cp >= '0' && cp <= '9';
     return category(cp) == UTF8PROC_CATEGORY_ND;
 }
 
@@ -268,6 +276,8 @@ bool char_is_digit(unsigned cp)
 
 bool char_is_numeric(unsigned cp)
 {
+    if (cp < 0x80)
+        return cp >= '0' && cp <= '9';
     utf8proc_category_t c = category(cp);
     return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
 }
@@ -282,11 +292,15 @@ bool char_is_printable(unsigned cp)
 
 bool char_is_lower(unsigned cp)
 {
+    if (cp < 0x80)
+        return cp >= 'a' && cp <= 'z';
     return category(cp) == UTF8PROC_CATEGORY_LL || cp == 0xAA || cp == 0xBA;
 }
 
 bool char_is_upper(unsigned cp)
 {
+    if (cp < 0x80)
+        return cp >= 'A' && cp <= 'Z';
     return category(cp) == UTF8PROC_CATEGORY_LU;
 }
 

@@ -37,8 +37,8 @@ size_t jstr_offset(struct vm *vm, const struct jstr *s, size_t index);
 size_t jstr_find(struct vm *vm, const struct jstr *s, const struct jstr *needle, size_t from);
 /* Offset of the last one that ends at or before byte `end`. */
 size_t jstr_rfind(struct vm *vm, const struct jstr *s, const struct jstr *needle, size_t end);
-bool jstr_starts(const struct jstr *s, const struct jstr *prefix);
-bool jstr_ends(const struct jstr *s, const struct jstr *suffix);
+bool jstr_starts(struct vm *vm, const struct jstr *s, const struct jstr *prefix);
+bool jstr_ends(struct vm *vm, const struct jstr *s, const struct jstr *suffix);
 
 /* Strips the characters in `chars` (NULL: white space) from the left end, the right end or both. */
 enum jstr_side { JSTR_LEFT = 1, JSTR_RIGHT = 2, JSTR_BOTH = 3 };
@@ -52,7 +52,14 @@ const struct jstr *jstr_concat(struct vm *vm, const struct jstr *a, const struct
 /* --- characters ---------------------------------------------------------------------------------- */
 
 /* Length (>= 1) of the character at s, n >= 1 bytes left; a byte that is no UTF-8 counts as U+FFFD. */
-int char_at(const char *s, size_t n, unsigned *cp);
+int char_at_wide(const char *s, size_t n, unsigned *cp);
+static inline int char_at(const char *s, size_t n, unsigned *cp)
+{
+    if ((unsigned char)*s >= 0x80)
+        return char_at_wide(s, n, cp);
+    *cp = (unsigned char)*s;
+    return 1;
+}
 /* Length of the last character of [s, s+n), n >= 1. */
 int char_before(const char *s, size_t n, unsigned *cp);
 bool char_is_space(unsigned cp); /* str.isspace */

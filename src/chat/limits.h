@@ -9,10 +9,10 @@
 #define JINJA_MAX_NESTING 150                 /* blocks, parentheses and operators inside each other */
 #define JINJA_MAX_PARSED  ((size_t)256 << 20) /* bytes of syntax tree */
 #define JINJA_MAX_DEPTH   1000                /* expressions, blocks and macro calls active at once */
-#define JINJA_MAX_STEPS   20000000 /* nodes evaluated, items visited, 32-byte pieces of text copied */
+#define JINJA_MAX_STEPS   10000000 /* nodes evaluated, items visited, 32-byte pieces of text copied */
 #define JINJA_PROBE_STEPS 200000   /* the same for one probe of what a template can do */
 #define JINJA_MAX_OUTPUT  ((size_t)64 << 20)  /* bytes of text under construction */
-#define JINJA_MAX_VALUES  ((size_t)512 << 20) /* bytes of values of one render */
+#define JINJA_MAX_VALUES  ((size_t)256 << 20) /* bytes of values of one render */
 #define JINJA_MAX_RANGE   100000              /* items of range(), as in Jinja's sandbox */
 
 #endif

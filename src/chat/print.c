@@ -97,7 +97,13 @@ static void put_quoted(struct vm *vm, const struct jstr *s, bool bytes)
     char quote = single && !memchr(s->bytes, '"', s->len) ? '"' : '\'';
     vm_put(vm, &quote, 1, false);
     size_t plain = 0;
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len;) {
+        unsigned char c = (unsigned char)s->bytes[i];
+        if (c >= 0x20 && c < 0x7F && c != (unsigned char)quote && c != '\\') {
+            i++;
+            continue;
+        }
         unsigned cp;
         int len = char_at(s->bytes + i, s->len - i, &cp);
         if (bytes) {

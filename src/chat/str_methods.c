@@ -90,13 +90,13 @@ static struct value m_rstrip(struct vm *vm, struct value self, const struct valu
 static struct value m_removeprefix(struct vm *vm, struct value self, const struct value *a)
 {
     const struct jstr *s = self.str, *p = arg_str(vm, a[0], "prefix", NULL);
-    return jstr_starts(s, p) ? val_str(jstr_sub(vm, s, p->len, s->len - p->len)) : self;
+    return jstr_starts(vm, s, p) ? val_str(jstr_sub(vm, s, p->len, s->len - p->len)) : self;
 }
 
 static struct value m_removesuffix(struct vm *vm, struct value self, const struct value *a)
 {
     const struct jstr *s = self.str, *p = arg_str(vm, a[0], "suffix", NULL);
-    return jstr_ends(s, p) ? val_str(jstr_sub(vm, s, 0, s->len - p->len)) : self;
+    return jstr_ends(vm, s, p) ? val_str(jstr_sub(vm, s, 0, s->len - p->len)) : self;
 }
 
 /* s with `left` and `right` times fill around it. */
@@ -258,16 +258,16 @@ static struct value m_count(struct vm *vm, struct value self, const struct value
 }
 
 static struct value affix(struct vm *vm, struct value self, const struct value *a,
-                          bool (*has)(const struct jstr *, const struct jstr *))
+                          bool (*has)(struct vm *, const struct jstr *, const struct jstr *))
 {
     size_t from, to;
     if (!search_range(vm, self.str, a[1], a[2], &from, &to))
         return val_bool(false);
     const struct jstr *part = jstr_sub(vm, self.str, from, to - from);
     if (a[0].type != VAL_TUPLE)
-        return val_bool(has(part, arg_str(vm, a[0], "prefix or suffix", NULL)));
+        return val_bool(has(vm, part, arg_str(vm, a[0], "prefix or suffix", NULL)));
     for (size_t i = 0; i < a[0].seq->n; i++)
-        if (has(part, arg_str(vm, a[0].seq->items[i], "prefix or suffix", NULL)))
+        if (has(vm, part, arg_str(vm, a[0].seq->items[i], "prefix or suffix", NULL)))
             return val_bool(true);
     return val_bool(false);
 }
@@ -304,7 +304,7 @@ struct value str_split_space(struct vm *vm, const struct jstr *s, wide_int most)
     struct str_list parts = {0};
     size_t at = 0;
     unsigned cp;
-    vm_charge_bytes(vm, s->len);
+    vm_charge_chars(vm, s->len);
     for (;;) {
         while (at < s->len) {
             int len = char_at(s->bytes + at, s->len - at, &cp);
@@ -343,7 +343,7 @@ static struct value rsplit_space(struct vm *vm, const struct jstr *s, wide_int m
 {
     struct str_list parts = {0};
     unsigned cp;
-    vm_charge_bytes(vm, s->len);
+    vm_charge_chars(vm, s->len);
     for (;;) {
         s = jstr_strip(vm, s, NULL, JSTR_RIGHT);
         if (!s->len)
@@ -414,7 +414,7 @@ struct value str_splitlines(struct vm *vm, const struct jstr *s, bool keep)
     struct str_list lines = {0};
     size_t begin = 0;
     unsigned cp;
-    vm_charge_bytes(vm, s->len);
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len;) {
         size_t end = i;
         i += (size_t)char_at(s->bytes + i, s->len - i, &cp);
@@ -547,10 +547,11 @@ static bool is_alnum(unsigned cp)
 }
 
 /* Whether the string's characters, at least one unless `empty`, all are `what`. */
-static struct value all(struct value self, bool (*what)(unsigned), bool empty)
+static struct value all(struct vm *vm, struct value self, bool (*what)(unsigned), bool empty)
 {
     const struct jstr *s = self.str;
     unsigned cp;
+    vm_charge_chars(vm, s->len);
     for (size_t i = 0; i < s->len;) {
         i += (size_t)char_at(s->bytes + i, s->len - i, &cp);
         if (!what(cp))
@@ -559,8 +560,9 @@ static struct value all(struct value self, bool (*what)(unsigned), bool empty)
     return val_bool(s->len || empty);
 }
 
-bool str_all_case(const struct jstr *s, bool upper)
+bool str_all_case(struct vm *vm, const struct jstr *s, bool upper)
 {
+    vm_charge_chars(vm, s->len);
     bool any = false;
     unsigned cp;
     for (size_t i = 0; i < s->len;) {
@@ -576,19 +578,18 @@ bool str_all_case(const struct jstr *s, bool upper)
     static struct value function(struct vm *vm, struct value self, const struct value *a) \
     {                                                                                     \
         (void)a;                                                                          \
-        vm_charge_bytes(vm, self.str->len);                                               \
         return answer;                                                                    \
     }
-QUESTION(m_isalpha, all(self, char_is_alpha, false))
-QUESTION(m_isalnum, all(self, is_alnum, false))
-QUESTION(m_isascii, all(self, is_ascii, true))
-QUESTION(m_isdecimal, all(self, char_is_decimal, false))
-QUESTION(m_isdigit, all(self, char_is_digit, false))
-QUESTION(m_isnumeric, all(self, char_is_numeric, false))
-QUESTION(m_isprintable, all(self, char_is_printable, true))
-QUESTION(m_isspace, all(self, char_is_space, false))
-QUESTION(m_islower, val_bool(str_all_case(self.str, false)))
-QUESTION(m_isupper, val_bool(str_all_case(self.str, true)))
+QUESTION(m_isalpha, all(vm, self, char_is_alpha, false))
+QUESTION(m_isalnum, all(vm, self, is_alnum, false))
+QUESTION(m_isascii, all(vm, self, is_ascii, true))
+QUESTION(m_isdecimal, all(vm, self, char_is_decimal, false))
+QUESTION(m_isdigit, all(vm, self, char_is_digit, false))
+QUESTION(m_isnumeric, all(vm, self, char_is_numeric, false))
+QUESTION(m_isprintable, all(vm, self, char_is_printable, true))
+QUESTION(m_isspace, all(vm, self, char_is_space, false))
+QUESTION(m_islower, val_bool(str_all_case(vm, self.str, false)))
+QUESTION(m_isupper, val_bool(str_all_case(vm, self.str, true)))
 QUESTION(m_istitle, val_bool(jstr_eq(self.str, change_case(vm, self.str, WORDS_TITLE)) &&
                              !jstr_eq(self.str, change_case(vm, self.str, WORDS_SWAP))))
 

@@ -21,7 +21,7 @@ struct value str_splitlines(struct vm *vm, const struct jstr *s, bool keep);
 /* Runs of what is not white space, as a list; at most `most` splits if that is not negative. */
 struct value str_split_space(struct vm *vm, const struct jstr *s, wide_int most);
 /* Whether s has letters and all of them are lower (upper) case. */
-bool str_all_case(const struct jstr *s, bool upper);
+bool str_all_case(struct vm *vm, const struct jstr *s, bool upper);
 /* A list of strings under construction. */
 struct str_list {
     struct value *items; /* [n], room for cap */

@@ -28,8 +28,8 @@ SIMPLE_TEST(test_mapping, self.type == VAL_DICT)
 SIMPLE_TEST(test_iterable, val_is_iterable(self) || self.type == VAL_LOOP)
 SIMPLE_TEST(test_callable, val_is_callable(self))
 SIMPLE_TEST(test_escaped, self.type == VAL_STR && self.str->markup)
-SIMPLE_TEST(test_lower, str_all_case(val_to_str(vm, self), false))
-SIMPLE_TEST(test_upper, str_all_case(val_to_str(vm, self), true))
+SIMPLE_TEST(test_lower, str_all_case(vm, val_to_str(vm, self), false))
+SIMPLE_TEST(test_upper, str_all_case(vm, val_to_str(vm, self), true))
 
 TEST(test_sequence) /* what has a length and can be subscripted: dicts and Undefined too */
 {

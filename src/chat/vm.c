@@ -148,6 +148,7 @@ const struct jstr *vm_take(struct vm *vm, size_t start)
     *s = (struct jstr){.len = n, .chars = -1};
     char *bytes = vm_alloc(vm, n, 1);
     if (n) {
+        vm_charge_bytes(vm, n);
         memcpy(bytes, vm->text + start, n);
         const uint8_t *marks = vm->literal + start;
         s->literal = marks[0];

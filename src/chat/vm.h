@@ -55,6 +55,11 @@ static inline void vm_charge_bytes(struct vm *vm, size_t bytes)
 {
     vm_charge(vm, bytes / 32 + 1);
 }
+/* The same for loops that look at each character. */
+static inline void vm_charge_chars(struct vm *vm, size_t bytes)
+{
+    vm_charge(vm, bytes / 8 + 1);
+}
 /* Around everything that recurses. */
 void vm_enter(struct vm *vm);
 static inline void vm_leave(struct vm *vm)
