@@ -35,6 +35,8 @@ static inline int fixture_exists(const char *name)
 /* The whole file at path, NUL-terminated, with its length; NULL if it cannot be read. Caller frees. */
 static inline char *read_whole(const char *path, size_t *len)
 {
+    if (len)
+        *len = 0;
     FILE *f = fopen(path, "rb");
     if (!f)
         return NULL;
