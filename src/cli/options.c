@@ -432,12 +432,12 @@ static void describe(const struct option_spec *o, struct str *s)
     str_clear(s);
     str_adds(s, o->help ? o->help : "");
     if (o->choices) {
-        str_adds(s, ": ");
+        str_adds(s, " (");
         for (const char *p = o->choices; *p;) {
             size_t len = strcspn(p, "|");
             str_add(s, p, len);
             p += len + (p[len] == '|');
-            str_adds(s, *p ? ", " : "");
+            str_adds(s, *p ? ", " : ")");
         }
     }
     if (o->auto_is)
