@@ -28,6 +28,9 @@ struct sluice_options {
                          states and logits then take at most a quarter of what the weights leave */
     int max_num_batched_tokens; /* token budget of a step; 0 = 2048 */
     int long_prefill_threshold; /* cap of one prompt's tokens in a step that others share; 0 = none */
+    int max_prefills;           /* prompts computed in one step; 0 = no cap */
+    bool priority_scheduling;   /* lower `priority` first, instead of first come, first served */
+    int max_queued;             /* requests that may wait; more are refused (ERR_BUSY). 0 = no bound */
     int block_size;             /* tokens a KV block; 0 = 16 */
     size_t kv_cache_bytes;      /* 0 = from memory_utilization */
     double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
@@ -91,9 +94,9 @@ struct sluice_sampling {
     int max_tokens;        /* >= 1, or 0 to score the prompt only; clamped to what max_model_len leaves */
     int n_logprobs;        /* -1 = none; k = the token's and the k most likely ones' log-probabilities */
     int n_prompt_logprobs; /* the same for each prompt token from the second on */
-    /* the prefix cache */
-    uint64_t
-        cache_salt[2];  /* digest of the tenant's salt: prompts share only within equal salts; zeros = none */
+    int priority;          /* lower goes first, under priority_scheduling */
+    /* the prefix cache: prompts share only within equal salts (a digest of the tenant's; zeros = none) */
+    uint64_t cache_salt[2];
     const int *borders; /* [n_borders] prompt positions where a message ends: good places to keep state */
     int n_borders;
 };

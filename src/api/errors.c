@@ -82,6 +82,8 @@ int api_from_err(struct api_error *e, const char *param, const struct err *from)
     switch (from->code) {
     case ERR_NO_MEMORY:
         return api_fail(e, 503, "ServiceUnavailableError", NULL, "%s", from->msg);
+    case ERR_BUSY:
+        return api_fail(e, 503, "Service Unavailable", NULL, "%s", from->msg);
     case ERR_UNSUPPORTED:
         return api_fail(e, 501, "NotImplementedError", param, "%s", from->msg);
     case ERR_INVALID:

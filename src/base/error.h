@@ -12,6 +12,7 @@ enum err_code {
     ERR_NO_MEMORY,   /* the memory plan or an allocation does not fit */
     ERR_IO,          /* the operating system refused: open, read, bind … */
     ERR_LIMIT,       /* a bound set by the operator was passed */
+    ERR_BUSY,        /* nothing is wrong with the input, but there is no room for it now: try again later */
     ERR_RAISED,      /* a chat template called raise_exception: msg is its text alone */
 };
 

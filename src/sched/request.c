@@ -27,6 +27,7 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
     size_t total = (size_t)n_prompt + (size_t)max_tokens;
     r->n_prompt = r->n_tokens = n_prompt;
     r->max_tokens = max_tokens;
+    r->priority = p->priority;
     r->n_logprobs = p->n_logprobs;
     r->n_prompt_logprobs = p->n_prompt_logprobs;
     r->n_stop_ids = p->n_stop_ids;

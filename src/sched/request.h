@@ -19,7 +19,7 @@ enum { REQUEST_MAX_SAVES = 16 }; /* snapshots of one request in one step */
 
 struct sluice_request {
     /* fixed at submission */
-    int n_prompt, max_tokens;
+    int n_prompt, max_tokens, priority;
     int n_logprobs, n_prompt_logprobs; /* -1 = none */
     int32_t *stop_ids;                 /* [n_stop_ids] */
     int n_stop_ids;

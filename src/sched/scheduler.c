@@ -14,12 +14,21 @@ static void list_remove(struct request_list *l, struct sluice_request *r)
     l->n--;
 }
 
-/* Inserts by arrival. New requests go to the end at once; a preempted one walks past those that came after
- * it. */
-static void list_insert(struct request_list *l, struct sluice_request *r)
+/* Whether a's turn comes after b's. */
+static bool comes_after(const struct scheduler *s, const struct sluice_request *a,
+                        const struct sluice_request *b)
+{
+    if (s->config.priority_scheduling && a->priority != b->priority)
+        return a->priority > b->priority;
+    return a->order > b->order;
+}
+
+/* Inserts by turn. New requests mostly go to the end at once; a preempted one walks past those that came
+ * after it. */
+static void list_insert(const struct scheduler *s, struct request_list *l, struct sluice_request *r)
 {
     struct sluice_request *after = l->last;
-    while (after && after->order > r->order)
+    while (after && comes_after(s, after, r))
         after = after->prev;
     r->prev = after;
     r->next = after ? after->next : l->first;
@@ -61,7 +70,7 @@ void scheduler_free(struct scheduler *s)
 void scheduler_add(struct scheduler *s, struct sluice_request *r)
 {
     r->order = s->next_order++;
-    list_insert(&s->waiting, r);
+    list_insert(s, &s->waiting, r);
 }
 
 /* Gives back what a running request holds. */
@@ -105,21 +114,32 @@ static bool drop_cancelled(struct scheduler *s)
     return any;
 }
 
-/* Takes the memory of the running request that loses least: the least computed, the latest on a tie. It waits
- * again in its old place and recomputes what it had; its tokens will be the same (law 3). Returns the victim.
- */
+/* Whether preempting a is less of a loss than preempting b: lower priority, less computed, later turn. */
+static bool better_victim(const struct scheduler *s, const struct sluice_request *a,
+                          const struct sluice_request *b)
+{
+    if (s->config.priority_scheduling && a->priority != b->priority)
+        return a->priority > b->priority;
+    if (a->n_computed != b->n_computed)
+        return a->n_computed < b->n_computed;
+    return comes_after(s, a, b);
+}
+
+/* Takes the memory of the running request that loses least. It waits again in its old place and recomputes
+ * what it had (less what the prefix cache still holds); its tokens will be the same (law 3). Returns the
+ * victim. */
 static struct sluice_request *preempt_one(struct scheduler *s)
 {
     struct sluice_request *victim = s->running.first;
     for (struct sluice_request *r = s->running.first; r; r = r->next)
-        if (r->n_computed <= victim->n_computed)
+        if (better_victim(s, r, victim))
             victim = r;
     s->stats.preemptions++;
     victim->n_lost = victim->n_computed;
     atomic_fetch_add(&victim->preemptions, 1);
     release(s, victim);
     victim->n_computed = 0;
-    list_insert(&s->waiting, victim);
+    list_insert(s, &s->waiting, victim);
     return victim;
 }
 
@@ -222,6 +242,18 @@ static int chunk_size(const struct scheduler *s, const struct sluice_request *r)
     return count;
 }
 
+static bool may_prefill(const struct scheduler *s)
+{
+    return s->batch.n_tokens < s->config.max_num_batched_tokens &&
+           (s->config.max_prefills == 0 || s->n_prefills < s->config.max_prefills);
+}
+
+static void add_prefill(struct scheduler *s, struct sluice_request *r)
+{
+    add_slice(s, r, chunk_size(s, r));
+    s->n_prefills++;
+}
+
 /* Says in the counters what the lookup of a newcomer's prompt found, and why it was not more. */
 static void count_lookup(struct scheduler *s, struct sluice_request *r, const struct prefix_match *m)
 {
@@ -266,17 +298,18 @@ static void admit(struct scheduler *s, double now)
         block_table_grow(&s->pool, &r->table, r->n_tokens);
         count_lookup(s, r, &m);
         list_remove(&s->waiting, r);
-        list_insert(&s->running, r);
+        list_insert(s, &s->running, r);
         if (c->has_state)
             r->state_slot = s->free_slots[--s->n_free_slots];
         if (atomic_load(&r->scheduled) == 0)
             atomic_store(&r->scheduled, now);
-        add_slice(s, r, chunk_size(s, r));
+        add_prefill(s, r);
     }
 }
 
 static void build_batch(struct scheduler *s, double now)
 {
+    s->n_prefills = 0;
     s->batch = (struct batch){.tokens = s->tokens, .positions = s->positions, .seqs = s->slices};
     secure_decodes(s);
     for (struct sluice_request *r = s->running.first; r; r = r->next) {
@@ -285,8 +318,8 @@ static void build_batch(struct scheduler *s, double now)
             add_slice(s, r, 1);
     }
     for (struct sluice_request *r = s->running.first; r; r = r->next)
-        if (r->slice < 0 && s->batch.n_tokens < s->config.max_num_batched_tokens)
-            add_slice(s, r, chunk_size(s, r));
+        if (r->slice < 0 && may_prefill(s))
+            add_prefill(s, r);
     admit(s, now);
 }
 

@@ -14,6 +14,8 @@ typedef void step_fn(void *arg, const struct batch *batch, struct row_job *rows,
 
 struct scheduler_config {
     int max_num_seqs, max_num_batched_tokens, long_prefill_threshold;
+    int max_prefills;         /* prompts computed in one step; 0 = no cap */
+    bool priority_scheduling; /* lower priority first; within one priority by arrival */
     int n_blocks, block_size;
     int max_logits;  /* rows of logits of a step: at least max_num_seqs */
     bool has_state;  /* sequences own a state slot: 0 … max_num_seqs - 1 */
@@ -32,11 +34,12 @@ struct scheduler {
     struct scheduler_config config;
     struct block_pool pool;
     struct prefix_cache prefix;
-    struct request_list waiting, running; /* both in order of arrival */
+    struct request_list waiting, running; /* both in order of turn: arrival, or priority and then arrival */
     int32_t *free_slots;                  /* [n_free_slots] */
     int n_free_slots;
     /* the batch under construction */
     struct batch batch;
+    int n_prefills;              /* slices in it that are not a decode token */
     int32_t *tokens, *positions; /* [max_num_batched_tokens] */
     struct seq_slice *slices;    /* [max_num_seqs] */
     struct sluice_request **who; /* [max_num_seqs] */

@@ -23,6 +23,7 @@ struct sluice {
     struct sluice_request *inbox_first, *inbox_last; /* under lock, linked by next */
     int inbox_n;
     bool poked, stopping;
+    int max_queued;            /* 0 = no bound */
     struct sluice_stats stats; /* under lock: a copy made after each step */
 
     _Atomic double heartbeat;
@@ -46,9 +47,12 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
     struct sluice *s = mem_zalloc(1, sizeof *s);
     const struct sluice_plan *p = engine_plan(engine);
     s->engine = engine;
+    s->max_queued = o->max_queued;
     struct scheduler_config c = {.max_num_seqs = p->max_num_seqs,
                                  .max_num_batched_tokens = p->max_num_batched_tokens,
                                  .long_prefill_threshold = o->long_prefill_threshold,
+                                 .max_prefills = o->max_prefills,
+                                 .priority_scheduling = o->priority_scheduling,
                                  .n_blocks = p->kv_blocks,
                                  .block_size = p->block_size,
                                  .max_logits = engine_max_logits(engine),
@@ -149,18 +153,24 @@ struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, in
     atomic_fetch_add(&r->refs, 1); /* the engine's */
 
     pthread_mutex_lock(&s->lock);
-    bool open = !s->stopping;
-    if (open) {
+    bool open = !s->stopping,
+         room_to_wait = s->max_queued == 0 || s->stats.waiting + s->inbox_n < s->max_queued;
+    if (open && room_to_wait) {
         *(s->inbox_last ? &s->inbox_last->next : &s->inbox_first) = r;
         s->inbox_last = r;
         s->inbox_n++;
         pthread_cond_signal(&s->wake);
     }
     pthread_mutex_unlock(&s->lock);
-    if (!open) {
+    if (!open || !room_to_wait) {
         request_unref(r);
         request_unref(r);
-        err_set(e, ERR_UNSUPPORTED, "the engine is shutting down");
+        if (open)
+            err_set(e, ERR_BUSY,
+                    "%d requests are waiting, and no more may (--max-num-queued-reqs): try again later",
+                    s->max_queued);
+        else
+            err_set(e, ERR_BUSY, "the engine is shutting down");
         return NULL;
     }
     return r;

@@ -148,6 +148,7 @@ static void arrive(struct world *w, struct client *c, int max_len)
     p.borders = borders;
     p.n_borders = rnd(3);
     p.cache_salt[0] = (uint64_t)rnd(2);
+    p.priority = rnd(3) - 1;
     c->r = request_create(c->prompt, c->n_prompt, &p, c->max_tokens, VOCAB, w->s.config.block_size, &e);
     assert_non_null(c->r);
     atomic_fetch_add(&c->r->refs, 1);
@@ -170,6 +171,8 @@ static void one_world(uint64_t seed)
                                  .step_arg = &w};
     c.max_num_batched_tokens = c.max_num_seqs + rnd(60);
     c.long_prefill_threshold = rnd(2) ? rnd(20) : 0;
+    c.max_prefills = rnd(3);
+    c.priority_scheduling = rnd(2);
     c.n_blocks = 4 + rnd(MAX_BLOCKS - 4);
     c.max_logits = c.max_num_seqs + 1 + rnd(10);
     c.n_snapshots = rnd(rnd(2) ? 4 : MAX_SLOTS - 8);
