@@ -307,18 +307,34 @@ def test_megabyte_prompt(server):
 
 # --- real weights ---------------------------------------------------------------------------------------
 
-def test_real_answers(smollm):
+def test_real_chat_is_its_rendered_prompt(smollm):
+    """A chat equals the completion of the prompt that the reference rendered for it, token for token."""
     golden = json.loads((ROOT / "tests/fixtures/real/smollm2-135m-q4_1.json").read_text())
-    client = smollm.client()
-    prompt = golden["prompts"][0]
-    c = client.chat.completions.create(model="", messages=[{"role": "user", "content": prompt["user"]}], temperature=0,
-                                       max_tokens=40)
-    assert c.choices[0].message.content == prompt["answer"].split("<|im_end|>")[0]
-    assert c.choices[0].finish_reason == "stop"
+    for prompt in golden["prompts"]:
+        greedy = {"temperature": 0, "max_tokens": 30, "return_token_ids": True}
+        chat = smollm.post("/v1/chat/completions", {"messages": [{"role": "user", "content": prompt["user"]}], **greedy})
+        text = smollm.post("/v1/completions", {"prompt": prompt["rendered"], **greedy})
+        assert chat[1]["prompt_token_ids"] == text[1]["choices"][0]["prompt_token_ids"]
+        assert chat[1]["choices"][0]["token_ids"] == text[1]["choices"][0]["token_ids"]
+        assert chat[1]["choices"][0]["message"]["content"] == text[1]["choices"][0]["text"]
 
 
-def test_real_stop_string_and_limits(smollm):
-    client = smollm.client()
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
-    c = client.chat.completions.create(model="", messages=messages, temperature=0, stop=[" Par", " Paris"])
-    assert c.choices[0].message.content == "The capital of France is"
+def test_real_answer_is_likely(smollm):
+    """The reference's own greedy answer, scored by echo: nearly as likely here as there."""
+    golden = json.loads((ROOT / "tests/fixtures/real/smollm2-135m-q4_1.json").read_text())
+    scores = []
+    for prompt in golden["prompts"]:
+        answer = prompt["answer"].split("<|im_end|>")[0]
+        reply = smollm.post("/v1/completions", {"prompt": prompt["rendered"] + answer, "echo": True, "max_tokens": 0,
+                                                "logprobs": 0})[1]
+        n = smollm.post("/tokenize", {"prompt": prompt["rendered"]})[1]["count"]
+        scores += reply["choices"][0]["logprobs"]["token_logprobs"][n:]
+    assert sum(scores) / len(scores) > -1  # greedy tokens of a fluent text; a wrong layer or template gives -5
+
+
+def test_real_stop_string(smollm):
+    body = {"messages": [{"role": "user", "content": "Tell me about rivers."}], "temperature": 0, "max_tokens": 40}
+    text = smollm.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+    stop = text[30:38]
+    choice = smollm.post("/v1/chat/completions", {**body, "stop": [stop]})[1]["choices"][0]
+    assert choice["message"]["content"] == text[:text.index(stop)] and choice["stop_reason"] == stop
