@@ -12,7 +12,7 @@ static int n_names;
 
 static void remove_folder(void)
 {
-    char path[256];
+    char path[600];
     for (int i = 0; i < n_names; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);
@@ -22,7 +22,7 @@ static void remove_folder(void)
 
 const char *fuzz_file(const char *name, const uint8_t *data, size_t size)
 {
-    static char path[256];
+    static char path[600];
     if (!folder[0]) {
         const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
         snprintf(folder, sizeof folder, "%s/sluice-fuzz-XXXXXX", base);
