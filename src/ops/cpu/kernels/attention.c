@@ -2,13 +2,14 @@
  * that share the kv head, for all those tokens, pass together over its keys and values, which are widened to
  * fp32 once for the lot of them.
  *
- * The positions are walked in chunks of 2 or 4 vectors. In a chunk, scores are taken with a lane a position
- * (keys transposed, so that no sum crosses lanes), one maximum and one rescaling are made, and the values are
- * added in order of position. Chunks lie at absolute positions, a row skips those it sees nothing of, and
- * positions it does not see are not touched; so a query's arithmetic depends on its own position, and on
- * nothing else. */
+ * The positions are walked in chunks of 1, 2 or 4 vectors. In a chunk, scores are taken with a lane a
+ * position (keys transposed, so that no sum crosses lanes), one maximum and one rescaling are made, and the
+ * values are added in order of position. Chunks lie at absolute positions, a row skips those it sees nothing
+ * of, and positions it does not see are not touched; so a query's arithmetic depends on its own position, and
+ * on nothing else. */
 #include "ops/cpu/kernels/kernels.h"
 
+#include <assert.h>
 #include <math.h>
 
 #define MAX_ROWS   64                /* (token, head) rows of an item */
@@ -39,7 +40,7 @@ struct row {
 static int chunk_vectors(int head_dim)
 {
     _Static_assert(SCRATCH_OK, "chunks of small heads fit the least thread_scratch_bytes");
-    return head_dim <= 64 ? 4 : 1;
+    return head_dim <= 64 ? 4 : head_dim <= 128 ? 2 : 1;
 }
 
 /* P values of the cache from index `at` on, or the n < P that are left of a head. */
@@ -471,6 +472,8 @@ void LEVEL_NAME(cpu_attention)(struct backend *b, const struct kv_cache *c, cons
                                const struct batch *batch)
 {
     struct attention_job j = {.c = c, .a = a, .batch = batch, .cpu = cpu_of(b)};
+    assert(c->head_dim <=
+           j.cpu->max_cols); /* room in thread_scratch: the output projection has more columns */
     j.group = a->n_heads / c->n_kv_heads;
     j.item_heads = j.group < MAX_ROWS ? j.group : MAX_ROWS;
     j.head_parts = ceil_div(j.group, j.item_heads);

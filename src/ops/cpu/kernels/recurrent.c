@@ -3,6 +3,7 @@
  * through all of a sequence's tokens: the state is read and written once a step. */
 #include "ops/cpu/kernels/kernels.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "ops/cpu/reference.h"
@@ -213,6 +214,7 @@ void LEVEL_NAME(cpu_delta_net)(struct backend *b, const struct delta_net *d, con
     size_t token = sizeof(struct delta_token) + 2 * (size_t)d->k_dim * sizeof(float);
     size_t room = thread_scratch_bytes(cpu_of(b)->max_tokens, cpu_of(b)->max_cols) / token;
     struct delta_job j = {d, batch, cpu_of(b), room < 32 ? (int)room : 32};
+    assert(j.block > 0);
     uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
     b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * values * sizeof(float);
     run_items(b, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, (int64_t)d->k_dim * d->v_dim);

@@ -337,7 +337,10 @@ INLINE vf vf_load_masked(const float *p, vmask m)
 }
 INLINE void vf_store_masked(float *p, vmask m, vf x)
 {
-    _mm256_maskstore_ps(p, m, x);
+    if (_mm256_movemask_ps(_mm256_castsi256_ps(m)) == 0xff) /* maskstore is very slow on some */
+        _mm256_storeu_ps(p, x);
+    else
+        _mm256_maskstore_ps(p, m, x);
 }
 INLINE vf vf_scale2(vf x, vf n)
 {
