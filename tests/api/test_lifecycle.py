@@ -221,7 +221,7 @@ def test_answers_while_loading(start, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_drain(start, number):
     """What runs is finished, nothing new is taken, and the exit code is 0."""
-    server = start()
+    server = start("--shutdown-timeout", 300)
     reply = []
 
     def ask():
@@ -241,7 +241,7 @@ def test_drain(start, number):
     with pytest.raises(ConnectionRefusedError):
         server.connect()
     thread.join()
-    assert server.process.wait(timeout=30) == 0
+    assert server.process.wait(timeout=300) == 0
     assert reply[0].count(b'"finish_reason":"length"') == 20
     assert b"data: [DONE]\n\n" in reply[0]
 
