@@ -68,20 +68,20 @@ INLINE void float_tile(enum panel_format f, int np, int nt, const uint8_t *const
         float_tile(f, (width) == 1 ? 2 : 1, width, panels, x, cols, sums);                            \
     }
 #if P == 16
-#define KERNELS_WIDE(f) KERNEL(f, 7) KERNEL(f, 8) KERNEL(f, 9) KERNEL(f, 10) KERNEL(f, 11) KERNEL(f, 12)
+#define KERNELS_WIDE(f) \
+    KERNEL(f, 5) KERNEL(f, 6) KERNEL(f, 7) KERNEL(f, 8) KERNEL(f, 9) KERNEL(f, 10) KERNEL(f, 11) KERNEL(f, 12)
 #define ROW(f)                                                                                \
     {                                                                                         \
         f##_1, f##_2, f##_3, f##_4, f##_5, f##_6, f##_7, f##_8, f##_9, f##_10, f##_11, f##_12 \
     }
 #else
 #define KERNELS_WIDE(f)
-#define ROW(f)                                   \
-    {                                            \
-        f##_1, f##_2, f##_3, f##_4, f##_5, f##_6 \
+#define ROW(f)                     \
+    {                              \
+        f##_1, f##_2, f##_3, f##_4 \
     }
 #endif
-#define KERNELS_OF(f) \
-    KERNEL(f, 1) KERNEL(f, 2) KERNEL(f, 3) KERNEL(f, 4) KERNEL(f, 5) KERNEL(f, 6) KERNELS_WIDE(f)
+#define KERNELS_OF(f) KERNEL(f, 1) KERNEL(f, 2) KERNEL(f, 3) KERNEL(f, 4) KERNELS_WIDE(f)
 
 KERNELS_OF(PF_F32)
 KERNELS_OF(PF_F16)

@@ -197,7 +197,7 @@ void LEVEL_NAME(cpu_quantize_tile)(const float *x, int64_t cols, int64_t n_block
 
 /* matmul_float.c. A kernel takes a panel (two of them when width is 1) times a tile of tokens; sums is
  * [panel] [2 halves][width] vectors. x rows are `cols` apart. */
-#define FLOAT_TILE (P == 16 ? 12 : 6)
+#define FLOAT_TILE (P == 16 ? 12 : 4) /* by the registers there are */
 typedef void float_kernel(const uint8_t *const panels[], const float *x, int64_t cols, float *sums);
 float_kernel *LEVEL_NAME(cpu_float_kernel)(enum panel_format f, int width);
 
