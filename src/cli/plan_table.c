@@ -1,7 +1,6 @@
 #include "cli/plan_table.h"
 
 #include <stdarg.h>
-#include <string.h>
 
 /* "8,411,603,968" */
 static void print_bytes(FILE *out, size_t bytes, int width)
@@ -43,7 +42,8 @@ void plan_table_print(FILE *out, const struct sluice_plan *p, const struct sluic
     print_row(out, "KV pool", p->kv_pool, "%d blocks of %d tokens, %lld tokens in all", p->kv_blocks,
               p->block_size, (long long)p->kv_blocks * p->block_size);
     if (p->state_bytes_per_seq)
-        print_row(out, "state slots", p->state, "recurrent states of %d requests", p->max_num_seqs);
+        print_row(out, "state slots", p->state, "recurrent states of %d request%s", p->max_num_seqs,
+                  p->max_num_seqs == 1 ? "" : "s");
     if (p->state_snapshots)
         print_row(out, "state cache", p->state_cache, "%d kept states of prefixes", p->state_snapshots);
     print_row(out, "scratch", p->scratch, "a step of up to %d tokens", p->max_num_batched_tokens);

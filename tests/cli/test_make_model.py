@@ -1,11 +1,12 @@
 """`sluice make-model`: well-formed files of the right shapes, the same for the same seed, that the program itself serves;
-and `sluice plan`, which says what they will take."""
+and `sluice plan`, which says what a model will take."""
 import json
 import os
 import re
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,56 @@ def test_interrupted_leaves_nothing(tmp_path):
     p.send_signal(signal.SIGINT)
     assert p.wait(60) == 130 and "interrupted" in p.stderr.read()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_serves_chats(hybrid):
+    p = subprocess.Popen([SLUICE, "serve", hybrid, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "512"],
+                         stderr=subprocess.PIPE, text=True)
+    try:
+        log = ""
+        while "startup complete" not in log:
+            line = p.stderr.readline()
+            assert line, log
+            log += line
+        url = re.search(r"http://[0-9.:]+", log)[0]
+        body = {"model": str(hybrid), "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        answer = json.load(urllib.request.urlopen(request, timeout=60))
+        assert answer["usage"]["completion_tokens"] == 5 and len(answer["choices"][0]["message"]["content"]) > 20
+        assert "state slots" in log and "one more request takes" in log
+    finally:
+        p.terminate()
+        p.wait(60)
+
+
+# --- sluice plan ---
+
+
+def plan(*args):
+    """{row: bytes} and the whole text."""
+    r = sluice("plan", *args)
+    assert r.returncode == 0, r.stderr
+    rows = {m[1].strip(): int(m[2].replace(",", "")) for m in re.finditer(r"^  ([A-Za-z ]+?) +([0-9,]+)  ", r.stdout, re.M)}
+    return rows, r.stdout
+
+
+@pytest.mark.parametrize("model", ["models/llama-tiny", "models/qwen35-tiny", "gguf/qwen35-tiny-q8_0.gguf"])
+def test_plan_adds_up(model):
+    rows, text = plan(FIXTURES / model, "--max-num-seqs", 4, "--max-model-len", 512)
+    parts = {"weights", "KV pool", "scratch", "logits"} | ({"state slots", "state cache"} if "qwen35" in model else set())
+    assert set(rows) == parts | {"total", "granted"}
+    assert sum(rows[part] for part in parts) == rows["total"] <= rows["granted"]
+    per_token = int(re.search(r"one more token of it ([0-9,]+)", text)[1].replace(",", ""))
+    assert rows["KV pool"] == 4 * 512 * per_token and "(4 at once)" in text and "(up to 512)" in text
+
+
+def test_plan_is_refused_where_serving_would_be(tmp_path):
+    for args, status, words in [
+        ((FIXTURES / "models/llama-tiny", "--max-model-len", 100000), 1, "longer than the model's context"),
+        ((FIXTURES / "models/llama-tiny", "--memory-utilization", 2), 2, "memory-utilization"),
+        ((tmp_path / "none.gguf",), 1, "cannot open"),
+        ((), 2, "MODEL is missing"),
+    ]:
+        r = sluice("plan", *args)
+        assert (r.returncode, words in r.stderr, r.stdout) == (status, True, ""), (args, r.stderr)
