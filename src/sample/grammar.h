@@ -136,6 +136,12 @@ grammar_node grammar_ebnf(struct grammar_builder *b, const char *text, size_t le
 grammar_node grammar_schema(struct grammar_builder *b, const json_t *schema,
                             const struct grammar_json_options *o);
 grammar_node grammar_json_object(struct grammar_builder *b, const struct grammar_json_options *o);
+grammar_node grammar_tag(struct grammar_builder *b, const json_t *structural_tag,
+                         const struct grammar_json_options *o);
+/* The arguments of a tool call in the form of Qwen3.5, by the schema of its parameters, in its order:
+ * "<parameter=KEY>\nVALUE\n</parameter>\n", where strings stand without quotes and other values are JSON. */
+grammar_node grammar_xml_parameters(struct grammar_builder *b, const json_t *schema,
+                                    const struct grammar_json_options *o);
 
 /* Free text (whole characters) in which none of the strings occurs; with `found`, it ends with string i and
  * then goes on with found[i]. Without strings: any text. Strings are not empty, and none holds another. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "sample/grammar_internal.h"
+#include "sample/grammar_json.h"
 
 void grammar_grow(void *array, int *cap, int n, int more, size_t size)
 {
@@ -38,6 +38,7 @@ void grammar_builder_free(struct grammar_builder *b)
     free(b->edges);
     free(b->rules);
     str_free(&b->bytes);
+    json_parts_free(b->json);
     free(b);
 }
 

@@ -451,7 +451,7 @@ static grammar_node escape(struct grammar_builder *b, grammar_node node, grammar
 {
     if (builder_failed(b))
         return -1;
-    if (done[node] >= 0)
+    if (done && done[node] >= 0)
         return done[node];
     struct node n = b->nodes[node];
     grammar_node out = -1;
@@ -508,7 +508,8 @@ static grammar_node escape(struct grammar_builder *b, grammar_node node, grammar
     default:
         return builder_fail(b, ERR_UNSUPPORTED, "a text with rules cannot stand in a JSON string");
     }
-    done[node] = out;
+    if (done)
+        done[node] = out;
     return out;
 }
 
@@ -516,6 +517,8 @@ grammar_node grammar_json_escaped(struct grammar_builder *b, grammar_node x)
 {
     if (builder_failed(b))
         return -1;
+    if (b->nodes[x].kind == NODE_LITERAL || b->nodes[x].kind == NODE_CLASS)
+        return escape(b, x, NULL); /* no parts, so none twice */
     size_t n = (size_t)b->n_nodes;
     grammar_node *done = mem_alloc(n * sizeof *done);
     memset(done, 0xFF, n * sizeof *done);

@@ -103,7 +103,8 @@ struct grammar_builder {
     struct str bytes;
     int n_nodes, n_kids, n_ranges, n_edges, n_rules;
     int cap_nodes, cap_kids, cap_ranges, cap_edges, cap_rules;
-    struct err e; /* the first error; code ERR_NONE while there is none */
+    struct json_parts *json; /* grammar_json.h */
+    struct err e;            /* the first error; code ERR_NONE while there is none */
 };
 
 /* Makes room for `more` elements; grows by half. */

@@ -1,0 +1,391 @@
+/* Structural tags: free text with parts in it that have a form, each between a begin and an end marker. Two
+ * ways of writing them are known: a list of `structures` with `triggers`, and a tree of `format`s.
+ *
+ * And the form in which Qwen3.5 (and Qwen3-Coder) give the arguments of a tool call, which is not JSON:
+ *
+ *     <parameter=city>
+ *     Paris
+ *     </parameter>
+ *
+ * Markers are found by their text. Inside of free text a marker always begins its part: the model cannot
+ * write it and then go on as if it had not. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "sample/grammar_schema.h"
+
+enum { MAX_TAG_DEPTH = 32, MAX_TAGS = 10000 };
+
+struct tags {
+    struct grammar_builder *b;
+    const struct grammar_json_options *o;
+    int depth;
+};
+
+static grammar_node tag_fail(struct tags *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static grammar_node tag_fail(struct tags *t, const char *fmt, ...)
+{
+    char what[300];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return builder_fail(t->b, ERR_INVALID, "structural tag: %s", what);
+}
+
+static grammar_node format_node(struct tags *t, const json_t *f, const char *end);
+
+/* A string member; NULL and an error if it is missing. `empty_ok`: "" will do. */
+static const char *text_of(struct tags *t, const json_t *o, const char *key, bool empty_ok)
+{
+    const json_t *v = json_object_get(o, key);
+    const char *text = json_string_value(v);
+    if (text && (empty_ok || *text) && strlen(text) == json_string_length(v))
+        return text;
+    tag_fail(t, "\"%s\" must be a string%s", key, empty_ok ? "" : " that is not empty");
+    return NULL;
+}
+
+static grammar_node literal(struct tags *t, const char *text)
+{
+    return grammar_text(t->b, text ? text : "");
+}
+
+/* Any text up to and with `end`; any text at all without one. */
+static grammar_node any_text(struct tags *t, const char *end)
+{
+    grammar_node empty = grammar_text(t->b, "");
+    return end && *end ? grammar_free_text(t->b, &end, &empty, 1) : grammar_free_text(t->b, NULL, NULL, 0);
+}
+
+/* begin, content, end, of which the first `skip` bytes are already written. */
+static grammar_node tag_node(struct tags *t, const json_t *tag, size_t skip)
+{
+    const char *begin = text_of(t, tag, "begin", true);
+    const json_t *end = json_object_get(tag, "end"), *schema = json_object_get(tag, "schema");
+    if (!begin)
+        return -1;
+    grammar_node parts[2] = {grammar_text(t->b, begin + skip), -1};
+    if (schema || !json_object_get(tag, "content")) {
+        const char *close = text_of(t, tag, "end", true);
+        parts[1] =
+            grammar_seq2(t->b, grammar_schema(t->b, schema ? schema : json_true(), t->o), literal(t, close));
+    } else if (json_is_array(end)) { /* any of several ends */
+        grammar_node *ways = mem_alloc((json_array_size(end) + 1) * sizeof *ways);
+        int n = 0;
+        const json_t *v;
+        size_t i;
+        json_array_foreach(end, i, v)
+        {
+            if (!json_is_string(v))
+                tag_fail(t, "\"end\" must be a string or an array of strings");
+            ways[n++] = format_node(t, json_object_get(tag, "content"), json_string_value(v));
+        }
+        parts[1] = grammar_alt(t->b, ways, n);
+        free(ways);
+    } else {
+        const char *close = text_of(t, tag, "end", true);
+        parts[1] = format_node(t, json_object_get(tag, "content"), close);
+    }
+    return grammar_seq(t->b, parts, 2);
+}
+
+/* Free text in which tags begin by their triggers; and `end` at last, if there is one. */
+static grammar_node triggered(struct tags *t, const json_t *f, const json_t *tags, const char *end)
+{
+    struct grammar_builder *b = t->b;
+    const json_t *triggers = json_object_get(f, "triggers"), *v;
+    size_t n = json_array_size(triggers), n_tags = json_array_size(tags), i;
+    bool at_least_one = json_is_true(json_object_get(f, "at_least_one"));
+    bool only_one = json_is_true(json_object_get(f, "stop_after_first"));
+    if (n == 0 || n_tags == 0)
+        return tag_fail(t, "triggers and tags must be arrays of at least one");
+    if (n > MAX_TAGS || n_tags > MAX_TAGS)
+        return tag_fail(t, "more than %d triggers or tags", MAX_TAGS);
+    const char **strings = mem_zalloc(n + 1, sizeof *strings);
+    grammar_node *found = mem_alloc((n + 1) * sizeof *found), out = -1;
+    grammar_node again = grammar_rule(b, "free text with tags"), done = literal(t, end);
+    json_array_foreach(triggers, i, v)
+    {
+        strings[i] = json_string_value(v);
+        found[i] = grammar_alt(b, NULL, 0);
+        if (!strings[i] || !*strings[i]) {
+            tag_fail(t, "triggers must be strings that are not empty");
+            goto fail;
+        }
+    }
+    json_array_foreach(tags, i, v)
+    {
+        const char *begin = text_of(t, v, "begin", false);
+        int mine = -1;
+        for (size_t k = 0; k < n && begin; k++)
+            if (strncmp(begin, strings[k], strlen(strings[k])) == 0)
+                mine = mine < 0 ? (int)k : -2;
+        if (begin && mine < 0)
+            tag_fail(t, "the tag \"%.100s\" must begin with exactly one trigger", begin);
+        if (builder_failed(b))
+            goto fail;
+        grammar_node tag = tag_node(t, v, strlen(strings[mine]));
+        grammar_node rest = grammar_seq2(b, tag, only_one ? done : again);
+        found[mine] = grammar_alt2(b, found[mine], rest);
+    }
+    /* To stop: the end marker, found like a trigger; without one, free text may stop anywhere. */
+    bool marked = end && *end;
+    strings[n] = end;
+    found[n] = grammar_text(b, "");
+    grammar_node going = grammar_free_text(b, strings, found, (int)n);
+    grammar_node stopping = marked ? grammar_free_text(b, strings, found, (int)n + 1)
+                                   : grammar_alt2(b, going, grammar_free_text(b, strings, NULL, (int)n));
+    grammar_define(b, again, stopping);
+    /* At first, with at_least_one, the end is not free to come. */
+    if (at_least_one && marked) {
+        found[n] = grammar_alt(b, NULL, 0);
+        going = grammar_free_text(b, strings, found, (int)n + 1);
+    }
+    out = at_least_one ? going : again;
+fail:
+    free(strings);
+    free(found);
+    return builder_failed(b) ? -1 : out;
+}
+
+/* Tags one after the other with a separator between. */
+static grammar_node separated(struct tags *t, const json_t *f)
+{
+    struct grammar_builder *b = t->b;
+    const json_t *tags = json_object_get(f, "tags"), *v;
+    const char *separator = text_of(t, f, "separator", true);
+    size_t n = json_array_size(tags), i;
+    if (n == 0 || n > MAX_TAGS)
+        return tag_fail(t, "tags must be an array of 1 to %d", MAX_TAGS);
+    grammar_node *ways = mem_alloc(n * sizeof *ways);
+    json_array_foreach(tags, i, v)
+    {
+        ways[i] = tag_node(t, v, 0);
+    }
+    grammar_node one = grammar_alt(b, ways, (int)n);
+    free(ways);
+    if (!json_is_true(json_object_get(f, "stop_after_first"))) {
+        struct graph_edge edges[] = {{0, 2, one}, {2, 0, literal(t, separator)}, {2, 1, grammar_text(b, "")}};
+        one = grammar_graph(b, 3, edges, 3);
+    }
+    return json_is_true(json_object_get(f, "at_least_one")) ? one : grammar_optional(b, one);
+}
+
+static grammar_node elements(struct tags *t, const json_t *f, const char *end, bool sequence)
+{
+    const json_t *list = json_object_get(f, "elements"), *v;
+    size_t n = json_array_size(list), i;
+    if (n == 0 || n > MAX_TAGS)
+        return tag_fail(t, "elements must be an array of 1 to %d", MAX_TAGS);
+    grammar_node *parts = mem_alloc(n * sizeof *parts);
+    json_array_foreach(list, i, v)
+    {
+        parts[i] = format_node(t, v, !sequence || i + 1 == n ? end : NULL);
+    }
+    grammar_node out = sequence ? grammar_seq(t->b, parts, (int)n) : grammar_alt(t->b, parts, (int)n);
+    free(parts);
+    return out;
+}
+
+/* A format, then `end` (NULL or "" = nothing). Free text knows where to end, so the end is passed down to it.
+ */
+static grammar_node format_node(struct tags *t, const json_t *f, const char *end)
+{
+    struct grammar_builder *b = t->b;
+    const char *type = json_string_value(json_object_get(f, "type"));
+    grammar_node n = -1;
+    if (builder_failed(b))
+        return -1;
+    if (!type)
+        return tag_fail(t, "a format must be an object with a \"type\"");
+    if (t->depth >= MAX_TAG_DEPTH)
+        return tag_fail(t, "formats are nested deeper than %d", MAX_TAG_DEPTH);
+    t->depth++;
+    if (strcmp(type, "any_text") == 0) {
+        n = any_text(t, end);
+        end = NULL;
+    } else if (strcmp(type, "triggered_tags") == 0) {
+        n = triggered(t, f, json_object_get(f, "tags"), end);
+        end = NULL;
+    } else if (strcmp(type, "sequence") == 0 || strcmp(type, "or") == 0) {
+        n = elements(t, f, end, strcmp(type, "sequence") == 0);
+        end = NULL;
+    } else if (strcmp(type, "const_string") == 0) {
+        n = literal(t, text_of(t, f, "value", true));
+    } else if (strcmp(type, "json_schema") == 0) {
+        const json_t *schema = json_object_get(f, "json_schema");
+        n = schema ? grammar_schema(b, schema, t->o) : tag_fail(t, "json_schema is missing");
+    } else if (strcmp(type, "qwen_xml_parameter") == 0) {
+        const json_t *schema = json_object_get(f, "json_schema");
+        n = schema ? grammar_xml_parameters(b, schema, t->o) : tag_fail(t, "json_schema is missing");
+    } else if (strcmp(type, "regex") == 0) {
+        const char *pattern = text_of(t, f, "pattern", false);
+        n = pattern ? grammar_regex(b, pattern, strlen(pattern)) : -1;
+    } else if (strcmp(type, "grammar") == 0) {
+        const char *text = text_of(t, f, "grammar", false);
+        n = text ? grammar_ebnf(b, text, strlen(text)) : -1;
+    } else if (strcmp(type, "tag") == 0) {
+        n = tag_node(t, f, 0);
+    } else if (strcmp(type, "tags_with_separator") == 0) {
+        n = separated(t, f);
+    } else if (strcmp(type, "optional") == 0) {
+        n = grammar_optional(b, format_node(t, json_object_get(f, "content"), NULL));
+    } else if (strcmp(type, "star") == 0) {
+        n = grammar_repeat(b, format_node(t, json_object_get(f, "content"), NULL), 0, -1);
+    } else if (strcmp(type, "plus") == 0) {
+        n = grammar_repeat(b, format_node(t, json_object_get(f, "content"), NULL), 1, -1);
+    } else {
+        n = tag_fail(t, "the format \"%.60s\" is not supported", type);
+    }
+    t->depth--;
+    return end && *end ? grammar_seq2(b, n, grammar_text(b, end)) : n;
+}
+
+grammar_node grammar_tag(struct grammar_builder *b, const json_t *tag, const struct grammar_json_options *o)
+{
+    struct tags t = {.b = b, .o = o};
+    if (builder_failed(b))
+        return -1;
+    if (!json_is_object(tag))
+        return tag_fail(&t, "it must be an object");
+    const json_t *format = json_object_get(tag, "format"), *structures = json_object_get(tag, "structures");
+    if (!format && !structures)
+        return tag_fail(&t, "\"format\", or \"structures\" and \"triggers\", are missing");
+    return format ? format_node(&t, format, NULL) : triggered(&t, tag, structures, NULL);
+}
+
+struct grammar *grammar_from_structural_tag(const json_t *tag, const struct grammar_json_options *o,
+                                            struct err *e)
+{
+    struct grammar_builder *b = grammar_builder_create();
+    return grammar_builder_finish(b, grammar_tag(b, tag, o), e);
+}
+
+/* --- parameters in tags
+ * --------------------------------------------------------------------------------------------- */
+
+static const char parameter_end[] = "\n</parameter>\n";
+
+/* May a value of this schema be a string? Anything then: a reader of the form takes what fits no other type
+ * as one. */
+static bool may_be_string(struct schema *x, const json_t *s, int depth)
+{
+    const json_t *v, *type = json_object_get(s, "type"), *ref = json_object_get(s, "$ref");
+    const char *const lists[] = {"anyOf", "oneOf"};
+    size_t i;
+    if (depth > 16 || builder_failed(x->b))
+        return false;
+    if (!json_is_object(s))
+        return json_is_true(s);
+    if (ref) {
+        v = schema_resolve(x, ref);
+        return v && may_be_string(x, v, depth + 1);
+    }
+    for (int k = 0; k < 2; k++) {
+        const json_t *list = json_object_get(s, lists[k]);
+        bool any = false;
+        json_array_foreach(list, i, v)
+        {
+            any |= may_be_string(x, v, depth + 1);
+        }
+        if (list)
+            return any;
+    }
+    if (json_is_array(type)) {
+        json_array_foreach(type, i, v)
+        {
+            if (json_is_string(v) && strcmp(json_string_value(v), "string") == 0)
+                return true;
+        }
+        return false;
+    }
+    if (type)
+        return json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
+    const json_t *one = json_object_get(s, "const"), *list = json_object_get(s, "enum");
+    json_array_foreach(list, i, v)
+    {
+        if (json_is_string(v))
+            return true;
+    }
+    return one ? json_is_string(one)
+               : !list && !json_object_get(s, "properties") && !json_object_get(s, "items");
+}
+
+/* The value of one parameter and what ends it. Strings stand there without quotes; other values as JSON. */
+static grammar_node parameter_value(struct schema *x, const json_t *s)
+{
+    struct grammar_builder *b = x->b;
+    grammar_node end = grammar_text(b, parameter_end), empty = grammar_text(b, "");
+    const char *stop = parameter_end;
+    for (int i = 0; json_object_get(s, "$ref") && i < 16; i++)
+        if (!(s = schema_resolve(x, json_object_get(s, "$ref"))))
+            return -1;
+    const json_t *list = json_object_get(s, "enum"), *one = json_object_get(s, "const"), *v;
+    const char *type = json_string_value(json_object_get(s, "type"));
+    size_t i;
+    if (!may_be_string(x, s, 0))
+        return grammar_seq2(b, schema_node(x, s), end);
+    if (one || json_is_array(list)) {
+        grammar_node *ways = mem_alloc((json_array_size(list) + 1) * sizeof *ways), out;
+        int n = 0;
+        json_array_foreach(list, i, v)
+        {
+            ways[n++] = json_is_string(v) ? grammar_literal(b, json_string_value(v), json_string_length(v))
+                                          : json_value_node(x->parts, v);
+        }
+        if (one)
+            ways[n++] = grammar_literal(b, json_string_value(one), json_string_length(one));
+        out = grammar_seq2(b, grammar_alt(b, ways, n), end);
+        free(ways);
+        return out;
+    }
+    grammar_node content = type ? schema_string_content(x, s) : -1;
+    return content >= 0 ? grammar_seq2(b, content, end) : grammar_free_text(b, &stop, &empty, 1);
+}
+
+grammar_node grammar_xml_parameters(struct grammar_builder *b, const json_t *schema,
+                                    const struct grammar_json_options *o)
+{
+    if (builder_failed(b))
+        return -1;
+    struct schema x;
+    schema_open(&x, b, schema, o);
+    const json_t *properties = json_object_get(schema, "properties"),
+                 *required = json_object_get(schema, "required");
+    const json_t *ref = json_object_get(schema, "$ref");
+    grammar_node out = grammar_text(b, ""), *list = NULL;
+    const char *name;
+    json_t *value, *v;
+    int n = 0, cap = 0;
+    size_t i;
+    if (ref || (schema && !json_is_object(schema)) || (properties && !json_is_object(properties)))
+        schema_fail(&x, ERR_UNSUPPORTED, "the parameters of a tool must be an object with properties");
+    json_object_foreach((json_t *)properties, name, value)
+    {
+        size_t before = schema_enter(&x, "properties");
+        schema_enter(&x, name);
+        bool must = false;
+        json_array_foreach(required, i, v)
+        {
+            must |= json_is_string(v) && strcmp(json_string_value(v), name) == 0;
+        }
+        if (strpbrk(name, ">\n<"))
+            schema_fail(&x, ERR_UNSUPPORTED,
+                        "the name of a parameter cannot hold <, > or a line's end in this format");
+        grammar_node parts[] = {grammar_text(b, "<parameter="), grammar_text(b, name), grammar_text(b, ">\n"),
+                                parameter_value(&x, value)};
+        grammar_node one = grammar_seq(b, parts, 4);
+        GROW(list, n, cap, 1);
+        list[n++] = must ? one : grammar_optional(b, one);
+        schema_leave(&x, before);
+        if (builder_failed(b))
+            break;
+    }
+    if (n)
+        out = grammar_seq(b, list, n);
+    free(list);
+    schema_close(&x);
+    return builder_failed(b) ? -1 : out;
+}
