@@ -37,7 +37,6 @@ struct value eval_filters(struct vm *vm, const struct node *n, struct value inpu
 
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 enum flow exec_list(struct vm *vm, const struct node_list *list);
-void assign(struct vm *vm, const struct node *target, struct value v);
 /* Calls a macro, `caller` (or MISSING) being what a call block passes. */
 struct value macro_call(struct vm *vm, const struct macro *m, const struct args *args);
 /* loop(items) in a recursive for: the loop's body over other items. */

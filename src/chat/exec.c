@@ -6,7 +6,8 @@
 #include "chat/limits.h"
 #include "chat/print.h"
 
-void assign(struct vm *vm, const struct node *target, struct value v)
+/* Sets a name, a namespace's attribute, or several of them from the items of v. */
+static void assign(struct vm *vm, const struct node *target, struct value v)
 {
     if (target->type == NODE_NAME) {
         scope_set(vm, vm->scope, target->name, v);

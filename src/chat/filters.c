@@ -40,7 +40,8 @@ static bool number_text(const struct jstr *s, char *buf, size_t size)
     return n > 0;
 }
 
-bool parse_int(const struct jstr *s, int base, wide_int *out)
+/* The same for int(s, base); base 0: by the prefix. */
+static bool parse_int(const struct jstr *s, int base, wide_int *out)
 {
     char buf[256];
     if (!number_text(s, buf, sizeof buf))

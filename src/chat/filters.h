@@ -43,8 +43,7 @@ FILTER(filter_wordcount);
 FILTER(filter_wordwrap);
 FILTER(filter_xmlattr);
 
-/* Reads a whole string as a number, as Python's int(s, base) and float(s); false if it is none. */
-bool parse_int(const struct jstr *s, int base, wide_int *out);
+/* Reads a whole string as a number, as Python's float(s); false if it is none. */
 bool parse_float(const struct jstr *s, double *out);
 
 #endif

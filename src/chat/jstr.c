@@ -40,13 +40,6 @@ const struct jstr *jstr_mark(struct vm *vm, const struct jstr *s, bool markup)
     return copy;
 }
 
-bool jstr_any_literal(const struct jstr *s)
-{
-    if (!s->marks)
-        return s->literal && s->len;
-    return memchr(s->marks, 1, s->len) != NULL;
-}
-
 int jstr_cmp(const struct jstr *a, const struct jstr *b)
 {
     size_t n = a->len < b->len ? a->len : b->len;

@@ -16,7 +16,6 @@ const struct jstr *jstr_c(struct vm *vm, const char *text);
 const struct jstr *jstr_sub(struct vm *vm, const struct jstr *s, size_t offset, size_t len);
 /* s with another markup flag. */
 const struct jstr *jstr_mark(struct vm *vm, const struct jstr *s, bool markup);
-bool jstr_any_literal(const struct jstr *s);
 
 static inline bool jstr_eq(const struct jstr *a, const struct jstr *b)
 {

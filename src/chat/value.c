@@ -48,11 +48,6 @@ static const struct value *copied(struct vm *vm, const struct value *items, size
     return copy;
 }
 
-struct value val_list(struct vm *vm, const struct value *items, size_t n)
-{
-    return seq_value(vm, VAL_LIST, copied(vm, items, n), n);
-}
-
 struct value val_tuple(struct vm *vm, const struct value *items, size_t n)
 {
     return seq_value(vm, VAL_TUPLE, copied(vm, items, n), n);

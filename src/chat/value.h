@@ -202,7 +202,6 @@ struct value val_undefined(struct vm *vm, const char *hint, const char *of, stru
 _Noreturn void val_fail_undefined(struct vm *vm, struct value v);
 
 /* Copies items. */
-struct value val_list(struct vm *vm, const struct value *items, size_t n);
 struct value val_tuple(struct vm *vm, const struct value *items, size_t n);
 /* These take over items, which the caller must not change any more. */
 struct value val_list_of(struct vm *vm, const struct value *items, size_t n);

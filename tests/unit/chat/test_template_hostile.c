@@ -12,7 +12,7 @@
 #include "chat/limits.h"
 #include "chat/template.h"
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STACK_KIB 8192 /* its frames are several times larger */
 #else
 #define STACK_KIB 1024
