@@ -566,28 +566,3 @@ void program_free(struct program *p)
     jinja_arena_free(&p->arena);
     free(p);
 }
-
-#ifdef FUZZING
-#include "chat/caps.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* Parses the bytes as a template and renders it: any outcome is right but a crash, a leak or a hang. */
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    static json_t *context;
-    struct chat_text text;
-    if (!context)
-        context =
-            json_loads("{\"messages\":[{\"role\":\"system\",\"content\":\"<a> é\\n\"},{\"role\":\"user\","
-                       "\"content\":[{\"type\":\"text\",\"text\":\"x, y\"}]},{\"role\":\"assistant\","
-                       "\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
-                       "{\"a\":1,\"b\":[1.5,true]}}}]}],\"tools\":[{\"name\":\"f\"}],\"n\":7,\"s\":\"abc\"}",
-                       0, NULL);
-    struct program *p = program_parse((const char *)data, size, NULL);
-    if (p && !program_render(p, context, 0, JINJA_PROBE_STEPS, &text, NULL))
-        chat_text_free(&text);
-    program_free(p);
-    return 0;
-}
-#endif
