@@ -54,10 +54,10 @@ static int read_floats(struct sluice_sampling *p, const struct sampling_defaults
     return 0;
 }
 
-static int read_top_k_and_seed(struct sluice_sampling *p, const struct api_model *m, const json_t *body,
-                               struct api_error *e)
+static int read_integers(struct sluice_sampling *p, const struct api_model *m, const json_t *body,
+                         struct api_error *e)
 {
-    int64_t top_k = m->defaults.top_k, seed = -1;
+    int64_t top_k = m->defaults.top_k, seed = -1, priority = 0;
     if (field_int(body, "top_k", &top_k, e) < 0)
         return -1;
     if (top_k < -1)
@@ -66,6 +66,12 @@ static int read_top_k_and_seed(struct sluice_sampling *p, const struct api_model
     p->top_k = top_k <= 0 || top_k >= m->vocab ? 0 : (int)top_k;
     if (field_int(body, "seed", &seed, e) < 0)
         return -1;
+    if (field_int(body, "priority", &priority, e) < 0)
+        return -1;
+    if (priority < INT32_MIN || priority > INT32_MAX)
+        return api_bad_value(e, "priority", json_object_get(body, "priority"),
+                             "priority must fit in 32 bits");
+    p->priority = (int)priority;
     p->seed = (uint64_t)seed;
     if (seed == -1 && getrandom(&p->seed, sizeof p->seed, 0) != sizeof p->seed)
         return api_fail(e, 500, "InternalServerError", NULL, "the system gives no random numbers");
@@ -294,7 +300,7 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
     sluice_sampling_init(&s->p);
     s->skip_special = true;
     if (refuse_unserved(body, e) || read_floats(&s->p, &m->defaults, body, e) ||
-        read_top_k_and_seed(&s->p, m, body, e) || read_lengths(s, m, kind, body, e) ||
+        read_integers(&s->p, m, body, e) || read_lengths(s, m, kind, body, e) ||
         read_logprobs(s, m, kind, body, e) || read_bias(s, m->vocab, body, e) ||
         read_stop_strings(s, body, e) || read_salt(&s->p, body, e))
         return -1;

@@ -171,6 +171,9 @@ int cmd_serve(int argc, char **argv)
     char *environment_keys = NULL;
     bool disable_log_stats = false, log_requests = false;
     uint64_t max_body = server.max_body_bytes, kv_bytes = 0;
+    uint64_t state_cache = 0;
+    bool prefix_caching = true;
+    const char *policy = "fcfs";
     const struct option_spec options[] = {
         {.group = "Server"},
         {.name = "host",
@@ -269,6 +272,31 @@ int cmd_serve(int argc, char **argv)
          .initial = "none",
          .value = "N",
          .help = "the most tokens of one prompt in a step that others share"},
+        {.name = "max-num-prefills",
+         .num = &engine->max_prefills,
+         .min = 0,
+         .initial = "no cap",
+         .value = "N",
+         .help = "prompts computed in one step"},
+        {.name = "scheduling-policy",
+         .text = &policy,
+         .choices = "fcfs|priority",
+         .value = "P",
+         .help = "who goes first: by arrival, or by the request's priority field (lower first)"},
+        {.name = "max-num-queued-reqs",
+         .num = &engine->max_queued,
+         .min = 0,
+         .initial = "no bound",
+         .value = "N",
+         .help = "requests that may wait; more get 503 with Retry-After"},
+        {.name = "enable-prefix-caching",
+         .flag = &prefix_caching,
+         .help = "keep what was computed of a prompt for the next that begins alike"},
+        {.name = "state-cache-memory-bytes",
+         .big = &state_cache,
+         .initial = "a tenth of what the weights leave",
+         .value = "N",
+         .help = "recurrent states kept for the prefix cache (models that have them)"},
         ENGINE_OPTIONS(s.engine_options),
         {0},
     };
@@ -283,6 +311,9 @@ int cmd_serve(int argc, char **argv)
     if (engine->max_model_len < 0)
         engine->max_model_len = 0;
     engine->kv_cache_bytes = kv_bytes;
+    engine->state_cache_bytes = state_cache;
+    engine->no_prefix_cache = !prefix_caching;
+    engine->priority_scheduling = strcmp(policy, "priority") == 0;
     read_keys(&keys, &environment_keys);
     set_names(&s.model, &names, &s.path);
     server.api_keys = keys.values;

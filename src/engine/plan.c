@@ -242,8 +242,9 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
     if (pool_tokens < p.max_model_len) {
         if (o->max_model_len && !o->kv_cache_bytes)
             return refuse(m, &p, fixed + longest_seq(&p), e);
-        log_warn("max_model_len is %d, but the KV pool holds %lld tokens: longer requests are refused",
+        log_warn("max_model_len is lowered from %d to the %lld tokens that the KV pool holds",
                  p.max_model_len, (long long)pool_tokens);
+        p.max_model_len = (int)pool_tokens; /* what can never fit is refused at admission, not left to wait */
     }
     *plan = p;
     return 0;

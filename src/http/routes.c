@@ -62,7 +62,10 @@ void reply_error(struct server *s, struct http_exchange *x, const struct route *
 {
     struct str body = {0};
     api_error_write(e, &body);
-    reply_json(s, x, r, t, e->status, e->status == 401 ? "WWW-Authenticate: Bearer\r\n" : NULL, &body);
+    const char *headers = e->status == 401   ? "WWW-Authenticate: Bearer\r\n"
+                          : e->status == 503 ? "Retry-After: 1\r\n"
+                                             : NULL;
+    reply_json(s, x, r, t, e->status, headers, &body);
     str_free(&body);
 }
 

@@ -306,6 +306,35 @@ static void what_can_never_run_is_refused(void **state)
     sluice_close(s);
 }
 
+/* A request longer than the whole pool, though not than the model's context, could only wait for ever. */
+static void what_the_pool_cannot_hold_is_refused(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 1, .max_num_seqs = 2, .max_model_len = 1024};
+    struct sluice *probe = open_model(models[0], &o);
+    o.kv_cache_bytes = sluice_plan(probe)->kv_bytes_per_token * 160;
+    sluice_close(probe);
+    struct sluice *s = open_model(models[0], &o);
+    assert_int_equal(sluice_plan(s)->max_model_len, 160);
+    struct err e = {0};
+    int32_t ids[300] = {0};
+    struct sluice_sampling p;
+    sluice_sampling_init(&p);
+    assert_null(sluice_submit(s, ids, 200, &p, &e));
+    assert_non_null(strstr(e.msg, "maximum context length is 160 tokens"));
+    p.max_tokens = 1000; /* an answer that would outgrow it ends with the pool */
+    struct sluice_request *r = sluice_submit(s, ids, 150, &p, &e);
+    assert_non_null(r);
+    while (sluice_step(s) > 0)
+        ;
+    struct sluice_progress g;
+    sluice_request_progress(r, &g);
+    assert_int_equal(g.finish, SLUICE_LENGTH);
+    assert_int_equal(g.n_tokens, 10);
+    sluice_request_free(r);
+    sluice_close(s);
+}
+
 static void stop_ids_end_the_answer(void **state)
 {
     (void)state;
@@ -345,6 +374,7 @@ int main(void)
         cmocka_unit_test(each_step_is_one_stream),
         cmocka_unit_test(a_cancelled_request_is_gone_at_the_next_step),
         cmocka_unit_test(what_can_never_run_is_refused),
+        cmocka_unit_test(what_the_pool_cannot_hold_is_refused),
         cmocka_unit_test(stop_ids_end_the_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
