@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/str.h"
+#include "chat/messages.h"
 
 void session_open(struct session *s, struct sluice *engine, const struct tokenizer *t,
                   const struct chat_template *template, const struct sluice_sampling *sampling)
@@ -25,28 +26,11 @@ void session_close(struct session *s)
     s->messages = NULL;
 }
 
-/* Text from a terminal or a pipe may hold any bytes; JSON strings are UTF-8. */
-static json_t *json_text(const char *text, size_t len)
-{
-    struct str clean = {0};
-    for (size_t i = 0; i < len;) {
-        unsigned cp;
-        int n = utf8_decode(text + i, len - i, &cp);
-        if (n > 0)
-            str_add(&clean, text + i, (size_t)n);
-        else
-            str_add_utf8(&clean, 0xFFFD);
-        i += n > 0 ? (size_t)n : 1;
-    }
-    json_t *json = json_stringn(str_text(&clean), clean.len);
-    str_free(&clean);
-    return json;
-}
-
 static void add_message(struct session *s, const char *role, const char *text, size_t len)
 {
+    /* Any bytes: chat_messages_prepare makes them text. */
     json_array_append_new(s->messages,
-                          json_pack("{s:s, s:o}", "role", role, "content", json_text(text, len)));
+                          json_pack("{s:s, s:o}", "role", role, "content", json_stringn_nocheck(text, len)));
 }
 
 void session_reset(struct session *s, const char *text)
@@ -74,7 +58,10 @@ static int encode(const struct session *s, struct token_list *out, struct err *e
         return tokenizer_encode(s->tokenizer, json_string_value(content), json_string_length(content), NULL,
                                 TOKENIZER_ADD_SPECIAL, 0, out, e);
     }
-    json_t *context = json_pack("{s:O, s:b}", "messages", s->messages, "add_generation_prompt", 1);
+    json_t *messages = chat_messages_prepare(s->messages, chat_template_caps(s->template), e);
+    if (!messages)
+        return -1;
+    json_t *context = json_pack("{s:o, s:b}", "messages", messages, "add_generation_prompt", 1);
     set_token(s, context, "bos_token", tokenizer_bos(s->tokenizer));
     set_token(s, context, "eos_token", tokenizer_eos(s->tokenizer));
     struct chat_text prompt;
