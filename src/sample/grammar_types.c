@@ -311,6 +311,8 @@ static grammar_node other_pair(struct schema *x, const json_t *s, const struct o
                  *names = json_object_get(s, "propertyNames");
     const json_t *other = json_object_get(s, "additionalProperties");
     const char *key = "additionalProperties";
+    if (names && o->n > 0)
+        return schema_fail(x, ERR_UNSUPPORTED, "propertyNames and properties together are not supported");
     if (patterns && json_object_size(patterns) > 0)
         /* Additional ones may not match a pattern; they are left out. */
         return names ? schema_fail(x, ERR_UNSUPPORTED,
@@ -324,8 +326,6 @@ static grammar_node other_pair(struct schema *x, const json_t *s, const struct o
         return -1;
     grammar_node name = json_other_key(x->parts, o->names, o->n);
     if (names) {
-        if (o->n > 0)
-            return schema_fail(x, ERR_UNSUPPORTED, "propertyNames and properties together are not supported");
         json_t *string = json_pack("{s:s}", "type", "string");
         json_array_append_new(x->made, string);
         names = schema_merge(x, string, names);
@@ -398,37 +398,40 @@ static int read_properties(struct schema *x, const json_t *s, struct object *o)
     return builder_failed(b) ? -1 : 0;
 }
 
-/* Pairs where their number does not matter. State 3i + 2: nothing was written, property i may come; 3i + 3:
- * something was written, a comma and property i may come; 3i + 4: property i must come, its comma is written.
- */
+/* Pairs where their number does not matter. State 4i + 2: nothing was written, property i may come; 4i + 3:
+ * something was written, and a comma and property i may come; 4i + 4: after the comma; 4i + 5: property i
+ * comes. Properties are skipped after the comma, not before, so that what may follow a pair is one comma and
+ * not one for each property. */
 static grammar_node plain_object(struct schema *x, const struct object *o)
 {
     struct grammar_builder *b = x->b;
     const struct json_parts *p = x->parts;
     grammar_node empty = grammar_text(b, ""), close = grammar_text(b, "}"),
                  end = grammar_seq2(b, p->ws, close);
-    struct graph_edge *edges = mem_alloc(((size_t)o->n * 6 + 8) * sizeof *edges);
-    int k = 0, n = o->n;
+    struct graph_edge *edges = mem_alloc(((size_t)o->n * 7 + 9) * sizeof *edges);
+    int k = 0, n = o->n, last_required = -1;
+    for (int i = 0; i < n; i++)
+        last_required = o->list[i].required ? i : last_required;
     edges[k++] = (struct graph_edge){0, 2, grammar_seq2(b, grammar_text(b, "{"), p->ws)};
-    for (int i = 0; i < n; i++) {
-        int none = 3 * i + 2, some = none + 1, now = none + 2;
-        edges[k++] = (struct graph_edge){none, now, empty};
-        edges[k++] = (struct graph_edge){some, now, p->comma};
-        edges[k++] = (struct graph_edge){now, some + 3, o->list[i].pair};
-        if (!o->list[i].required) {
-            edges[k++] = (struct graph_edge){none, none + 3, empty};
-            edges[k++] = (struct graph_edge){some, some + 3, empty};
+    for (int i = 0; i <= n; i++) {
+        int none = 4 * i + 2, some = none + 1, after_comma = none + 2, now = none + 3;
+        if (i < n || o->other >= 0) {
+            /* A pair that is not listed may be followed by another. */
+            edges[k++] =
+                (struct graph_edge){now, i < n ? some + 4 : some, i < n ? o->list[i].pair : o->other};
+            edges[k++] = (struct graph_edge){some, after_comma, p->comma};
+            edges[k++] = (struct graph_edge){after_comma, now, empty};
+            edges[k++] = (struct graph_edge){none, now, empty};
         }
+        if (i < n && !o->list[i].required) {
+            edges[k++] = (struct graph_edge){none, none + 4, empty};
+            edges[k++] = (struct graph_edge){after_comma, after_comma + 4, empty};
+        }
+        if (i > last_required)
+            edges[k++] = (struct graph_edge){some, 1, end};
     }
-    int none = 3 * n + 2, some = none + 1, now = none + 2;
-    if (o->other >= 0) {
-        edges[k++] = (struct graph_edge){none, now, empty};
-        edges[k++] = (struct graph_edge){some, now, p->comma};
-        edges[k++] = (struct graph_edge){now, some, o->other};
-    }
-    edges[k++] = (struct graph_edge){none, 1, close};
-    edges[k++] = (struct graph_edge){some, 1, end};
-    grammar_node out = grammar_graph(b, now + 1, edges, k);
+    edges[k++] = (struct graph_edge){4 * n + 2, 1, close};
+    grammar_node out = grammar_graph(b, 4 * n + 6, edges, k);
     free(edges);
     return out;
 }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "sample/sampler.h"
+#include "sample/softmax.h"
 
 double sample_log_sum(const float *logits, int vocab)
 {
@@ -11,9 +12,7 @@ double sample_log_sum(const float *logits, int vocab)
         max = logits[i] > max ? logits[i] : max;
     if (!(max > -INFINITY))
         return 0;
-    double sum = 0;
-    for (int i = 0; i < vocab; i++)
-        sum += (double)expf(logits[i] - max);
+    double sum = softmax_mass(logits, vocab, max, 1.0f, -INFINITY);
     return (double)max + log(sum);
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sample/softmax.h"
 
 /* How often a token occurred: an open-addressing table sized at creation for every token there can be. */
 struct seen {
@@ -222,22 +223,12 @@ static int top_k_candidates(const float *logits, int vocab, int k, float lowest,
     return n;
 }
 
-/* Unnormalised probability of all logits at or above `lowest`, summed in the order of ids. */
-static double mass_above(const float *logits, int vocab, float max, float scale, float lowest)
-{
-    double total = 0;
-    for (int i = 0; i < vocab; i++)
-        if (logits[i] >= lowest)
-            total += (double)expf((logits[i] - max) * scale);
-    return total;
-}
-
 /* Without top_k: the candidates that top_p can reach, sorted. Widens the cut below the maximum until what it
  * keeps holds `top_p` of the whole mass, so that only those are sorted. */
 static int top_p_candidates(const float *logits, int vocab, float max, float scale, float top_p, float lowest,
                             struct sluice_prob *cand, double *total)
 {
-    *total = mass_above(logits, vocab, max, scale, lowest);
+    *total = softmax_mass(logits, vocab, max, scale, lowest);
     for (float depth = 4;; depth *= 2) {
         float cut = max - depth / scale;
         cut = cut > lowest ? cut : lowest;
@@ -246,7 +237,7 @@ static int top_p_candidates(const float *logits, int vocab, float max, float sca
         for (int i = 0; i < vocab; i++)
             if (logits[i] >= cut) {
                 cand[n++] = (struct sluice_prob){i, logits[i]};
-                kept += (double)expf((logits[i] - max) * scale);
+                kept += (double)softmax_exp((logits[i] - max) * scale);
             }
         if (kept >= (double)top_p * *total || cut <= lowest) {
             qsort(cand, (size_t)n, sizeof *cand, by_logit);
@@ -262,7 +253,7 @@ static int32_t draw_sorted(struct sluice_prob *cand, int n, float max, float sca
     double mass = 0;
     int kept = 0;
     for (; kept < n; kept++) {
-        cand[kept].logprob = expf((cand[kept].logprob - max) * scale);
+        cand[kept].logprob = softmax_exp((cand[kept].logprob - max) * scale);
         mass += (double)cand[kept].logprob;
         if (mass >= (double)top_p * total) {
             kept++;
@@ -281,12 +272,12 @@ static int32_t draw_sorted(struct sluice_prob *cand, int n, float max, float sca
 /* Draws from the whole vocabulary at or above `lowest`, in the order of ids. */
 static int32_t draw_all(const float *logits, int vocab, float max, float scale, float lowest, double u)
 {
-    double total = mass_above(logits, vocab, max, scale, lowest), sum = 0;
+    double total = softmax_mass(logits, vocab, max, scale, lowest), sum = 0;
     int32_t last = 0;
     for (int i = 0; i < vocab; i++) {
         if (!(logits[i] >= lowest))
             continue;
-        float p = expf((logits[i] - max) * scale);
+        float p = softmax_exp((logits[i] - max) * scale);
         sum += (double)p;
         if (p > 0)
             last = i;
@@ -320,7 +311,7 @@ int32_t sampler_pick(struct sampler *s, float *logits, int index, struct sample_
         int n = top_k_candidates(logits, s->vocab, p->top_k, lowest, cand);
         double total = 0;
         for (int i = 0; i < n; i++)
-            total += (double)expf((cand[i].logprob - max) * scale);
+            total += (double)softmax_exp((cand[i].logprob - max) * scale);
         return draw_sorted(cand, n, max, scale, p->top_p, total, u);
     }
     if (p->top_p < 1) {
