@@ -1,0 +1,157 @@
+/* What constrained decoding costs, over the tokenizer of a model or a tokenizer.json (from standard input):
+ *
+ *     build/grammar_bench MODEL                 zstd -dc tokenizer.json.zst | build/grammar_bench -
+ *
+ * Each schema is decoded twice, with its own answer cut into tokens: cold (the masks are made on the way) and
+ * warm. Times are of mask and advance together, a token. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "sample/grammar.h"
+#include "text/tokenizer.h"
+
+static struct tokenizer *tokenizer;
+
+static const char *bytes_of(void *arg, int32_t id, size_t *len)
+{
+    (void)arg;
+    const char *bytes = tokenizer_bytes(tokenizer, id, len);
+    if (tokenizer_is_special(tokenizer, id))
+        *len = 0;
+    return bytes;
+}
+
+static const struct {
+    const char *name, *schema, *answer;
+} cases[] = {
+    {"person",
+     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"
+     "\"email\":"
+     "{\"type\":\"string\"},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}},\"required\":["
+     "\"name\",\"age\","
+     "\"email\",\"tags\"],\"additionalProperties\":false}",
+     "{\n  \"name\": \"Ada Lovelace, the first programmer of them all\",\n  \"age\": 36,\n  \"email\": "
+     "\"ada@example.org\",\n"
+     "  \"tags\": [\"mathematics\", \"poetry\", \"engines\"]\n}"},
+    {"bounded",
+     "{\"type\":\"object\",\"properties\":{\"title\":{\"type\":\"string\",\"maxLength\":80},\"code\":{"
+     "\"type\":\"string\","
+     "\"pattern\":\"^[A-Z]{2}-[0-9]{4}$\"},\"score\":{\"type\":\"number\",\"minimum\":0,\"maximum\":10},"
+     "\"when\":{\"type\":"
+     "\"string\",\"format\":\"date-time\"},\"kind\":{\"enum\":[\"small\",\"medium\",\"large\"]}},"
+     "\"required\":[\"title\",\"code\","
+     "\"score\",\"when\",\"kind\"]}",
+     "{\"title\": \"A title that says what the report is about, briefly\", \"code\": \"AB-1234\", \"score\": "
+     "7.25, \"when\": "
+     "\"2024-02-29T12:30:00Z\", \"kind\": \"medium\"}"},
+    {"recursive",
+     "{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"label\":{\"type\":\"string\"},\"children\":{"
+     "\"type\":\"array\","
+     "\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"label\",\"children\"]}},\"$ref\":\"#/$defs/n\"}",
+     "{\"label\": \"root\", \"children\": [{\"label\": \"left\", \"children\": [{\"label\": \"leaf one\", "
+     "\"children\": []}]}, "
+     "{\"label\": \"right\", \"children\": [{\"label\": \"leaf two\", \"children\": []}]}]}"},
+    {"any object", NULL,
+     "{\"result\": {\"items\": [1, 2.5, true, null, \"text with \\\"quotes\\\" in it\"], \"nested\": {\"a\": "
+     "{\"b\": [{\"c\": []}]}}}, "
+     "\"note\": \"Grüße, 你好, привет\"}"},
+};
+
+/* One decoding; the times a token, in seconds, are added up and the largest kept. */
+static int decode(struct grammar *g, const struct token_list *ids, double *total, double *worst)
+{
+    struct grammar_matcher *m = grammar_matcher_create(g);
+    uint32_t *bits = mem_alloc((size_t)grammar_mask_words(g) * sizeof *bits);
+    struct err e = {0};
+    int rc = 0;
+    for (size_t i = 0; i < ids->n && rc == 0; i++) {
+        int32_t id = ids->ids[i];
+        size_t len;
+        const char *bytes = bytes_of(NULL, id, &len);
+        double begin = clock_now();
+        rc = grammar_matcher_mask(m, bits, &e);
+        bool allowed = rc == 0 && bits[id >> 5] >> (id & 31) & 1;
+        if (!allowed || !grammar_matcher_advance(m, bytes, len))
+            rc = -1;
+        double seconds = clock_now() - begin;
+        *total += seconds;
+        *worst = seconds > *worst ? seconds : *worst;
+        if (rc)
+            fprintf(stderr, "token %zu (\"%.*s\") is not allowed %s\n", i, (int)len, bytes, e.msg);
+    }
+    if (rc == 0 && !grammar_matcher_can_end(m))
+        rc = fprintf(stderr, "the answer is not complete\n");
+    free(bits);
+    grammar_matcher_free(m);
+    return rc;
+}
+
+static struct grammar *compile(const char *schema, struct err *e)
+{
+    if (!schema)
+        return grammar_from_json_object(NULL, e);
+    json_t *root = json_loads(schema, 0, NULL);
+    struct grammar *g = grammar_from_schema(root, NULL, e);
+    json_decref(root);
+    return g;
+}
+
+int main(int argc, char **argv)
+{
+    struct err e = {0};
+    if (argc == 2 && strcmp(argv[1], "-") == 0) {
+        char name[] = "standard input";
+        struct model_file f = {
+            .kind = MODEL_FILE_HF, .path = name, .tokenizer = json_loadf(stdin, JSON_ALLOW_NUL, NULL)};
+        tokenizer = f.tokenizer ? tokenizer_open(&f, &e) : NULL;
+        json_decref(f.tokenizer);
+    } else if (argc == 2) {
+        struct model_file *f = model_file_open(argv[1], &e);
+        tokenizer = f ? tokenizer_open(f, &e) : NULL;
+        model_file_close(f);
+    }
+    if (!tokenizer) {
+        fprintf(stderr, "usage: grammar_bench MODEL | -   %s\n", e.msg);
+        return 2;
+    }
+    double begin = clock_now();
+    struct grammar_vocab *v = grammar_vocab_create(tokenizer_size(tokenizer), bytes_of, NULL, &e);
+    if (!v) {
+        fprintf(stderr, "%s\n", e.msg);
+        return 1;
+    }
+    printf("vocabulary: %d ids, trie %.1f MiB in %.0f ms\n", tokenizer_size(tokenizer),
+           (double)grammar_vocab_memory(v) / 1048576, 1e3 * (clock_now() - begin));
+    printf("%-12s %9s %7s %7s %11s %11s %11s %11s %9s\n", "schema", "compile", "states", "tokens",
+           "cold mean", "cold max", "warm mean", "warm max", "cache");
+    int failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin = clock_now();
+        struct grammar *g = compile(cases[i].schema, &e);
+        double seconds = clock_now() - begin, total[2] = {0}, worst[2] = {0};
+        struct token_list ids = {0};
+        if (!g ||
+            tokenizer_encode(tokenizer, cases[i].answer, strlen(cases[i].answer), NULL, 0, 0, &ids, &e)) {
+            fprintf(stderr, "%s: %s\n", cases[i].name, e.msg);
+            return 1;
+        }
+        grammar_bind(g, v);
+        failed |= decode(g, &ids, &total[0], &worst[0]);
+        enum { ROUNDS = 20 };
+        for (int k = 0; k < ROUNDS; k++)
+            failed |= decode(g, &ids, &total[1], &worst[1]);
+        struct grammar_size size;
+        grammar_size(g, &size);
+        printf("%-12s %6.2f ms %7d %7zu %8.1f us %8.1f us %8.1f us %8.1f us %5.1f MiB\n", cases[i].name,
+               1e3 * seconds, size.states, ids.n, 1e6 * total[0] / (double)ids.n, 1e6 * worst[0],
+               1e6 * total[1] / (double)ids.n / ROUNDS, 1e6 * worst[1], (double)size.cache_bytes / 1048576);
+        token_list_free(&ids);
+        grammar_unref(g);
+    }
+    grammar_vocab_free(v);
+    tokenizer_free(tokenizer);
+    return failed ? 1 : 0;
+}
