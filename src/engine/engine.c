@@ -8,6 +8,12 @@
 #include "base/pool.h"
 #include "engine/plan.h"
 
+/* What one thread needs to finish rows of logits. */
+struct row_worker {
+    float *row; /* [vocab] a row on the host, free to be bent */
+    struct sample_scratch scratch;
+};
+
 struct engine {
     struct backend *b;
     struct model *m;
@@ -15,10 +21,10 @@ struct engine {
     struct sluice_info info;
     struct kv_cache kv;
     size_t kv_bytes, state_bytes, logits_bytes;
-    float *state;    /* back end [max_num_seqs, state_floats] or NULL */
-    float *logits;   /* back end [max_logits, vocab] */
-    float *host_row; /* [vocab] one row of logits on the host */
-    struct sample_scratch scratch;
+    float *state;               /* back end [max_num_seqs, state_floats] or NULL */
+    float *logits;              /* back end [max_logits, vocab] */
+    struct row_worker *workers; /* [n_workers] one a thread */
+    int n_workers;
 };
 
 static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
@@ -41,8 +47,12 @@ static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
     en->state_bytes = p->state + p->state_cache;
     if (en->state_bytes && !(en->state = en->b->ops->alloc(en->b, en->state_bytes, e)))
         return -1;
-    en->host_row = mem_zalloc((size_t)c->vocab, sizeof(float));
-    sample_scratch_init(&en->scratch, c->vocab);
+    en->n_workers = en->b->ops->threads(en->b);
+    en->workers = mem_zalloc((size_t)en->n_workers, sizeof *en->workers);
+    for (int i = 0; i < en->n_workers; i++) {
+        en->workers[i].row = mem_zalloc((size_t)c->vocab, sizeof(float));
+        sample_scratch_init(&en->workers[i].scratch, c->vocab);
+    }
     return model_reserve(en->m, p->max_num_batched_tokens, rows, e);
 }
 
@@ -103,8 +113,11 @@ void engine_free(struct engine *en)
         en->b->ops->release(en->b, en->logits, en->logits_bytes);
         en->b->ops->release(en->b, en->state, en->state_bytes);
     }
-    sample_scratch_free(&en->scratch);
-    free(en->host_row);
+    for (int i = 0; i < en->n_workers; i++) {
+        sample_scratch_free(&en->workers[i].scratch);
+        free(en->workers[i].row);
+    }
+    free(en->workers);
     model_free(en->m);
     if (en->b)
         en->b->ops->destroy(en->b);
@@ -113,21 +126,33 @@ void engine_free(struct engine *en)
 
 /* One row of logits: log-probabilities are raw, so they are taken before the sampler bends the row; but which
  * token they are for may only be known after, so the row is read twice from the back end. */
-static void finish_row(struct engine *en, int row, struct row_job *job)
+static void finish_row(struct engine *en, struct row_worker *w, int row, struct row_job *job)
 {
     int vocab = en->info.vocab;
     size_t bytes = (size_t)vocab * sizeof(float);
     const float *src = en->logits + (size_t)row * (size_t)vocab;
     if (job->sampler) {
-        en->b->ops->read(en->b, en->host_row, src, bytes);
-        job->token = sampler_pick(job->sampler, en->host_row, job->index, &en->scratch);
+        en->b->ops->read(en->b, w->row, src, bytes);
+        job->token = sampler_pick(job->sampler, w->row, job->index, &w->scratch);
         if (job->token >= 0)
             sampler_accept(job->sampler, job->token);
     }
     if (job->n_probs >= 0 && job->token >= 0) {
-        en->b->ops->read(en->b, en->host_row, src, bytes);
-        sample_logprobs(en->host_row, vocab, job->token, job->n_probs, job->probs, job->rank);
+        en->b->ops->read(en->b, w->row, src, bytes);
+        sample_logprobs(w->row, vocab, job->token, job->n_probs, job->probs, job->rank);
     }
+}
+
+struct rows_job {
+    struct engine *en;
+    struct row_job *rows;
+};
+
+static void finish_rows(void *arg, int64_t begin, int64_t end, int thread)
+{
+    struct rows_job *j = arg;
+    for (int64_t i = begin; i < end; i++)
+        finish_row(j->en, &j->en->workers[thread], (int)i, &j->rows[i]);
 }
 
 void engine_step(struct engine *en, const struct batch *batch, struct row_job *rows,
@@ -137,8 +162,8 @@ void engine_step(struct engine *en, const struct batch *batch, struct row_job *r
     en->b->count = (struct op_counts){0};
     struct step s = {.batch = batch, .kv = &en->kv, .state = en->state, .logits = en->logits};
     model_step(en->m, &s);
-    for (int i = 0; i < batch->n_logits; i++)
-        finish_row(en, i, &rows[i]);
+    struct rows_job job = {en, rows};
+    en->b->ops->parallel(en->b, finish_rows, &job, batch->n_logits);
     const struct op_counts *n = &en->b->count;
     ledger->weight_bytes += n->weight_bytes;
     ledger->kv_read_bytes += n->kv_read_bytes;

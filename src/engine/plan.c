@@ -47,7 +47,7 @@ static void fixed_parts(const struct model *m, struct sluice_plan *p)
     size_t rows = (size_t)plan_max_logits(p);
     p->weights = model_weight_bytes(m);
     p->scratch = model_scratch_bytes(m, p->max_num_batched_tokens, plan_max_logits(p)) +
-                 sample_scratch_bytes(c->vocab);
+                 (size_t)p->threads * (sample_scratch_bytes(c->vocab) + (size_t)c->vocab * sizeof(float));
     p->logits = rows * (size_t)c->vocab * sizeof(float);
     p->state_bytes_per_seq = c->state_floats * sizeof(float);
     p->state = p->state_bytes_per_seq * (size_t)p->max_num_seqs;

@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/pool.h"
 #include "ops/batch.h"
 #include "quant/dtype.h"
 
@@ -126,6 +127,11 @@ struct backend_ops {
      * the plan how many bytes that takes. */
     size_t (*scratch_bytes)(const struct backend *b, int max_tokens, int64_t max_cols);
     int (*reserve)(struct backend *b, int max_tokens, int64_t max_cols, struct err *e);
+
+    /* Host work on the back end's CPU threads (threads(b) of them), between ops: fn over items 0 … n-1 as
+     * pool_run does, one at a time. Each item's result must not depend on the thread. */
+    int (*threads)(const struct backend *b);
+    void (*parallel)(struct backend *b, pool_fn *fn, void *arg, int64_t n);
 
     /* --- the step --- */
     /* out [n, cols] = rows ids[i] of m, times scale. ids are host memory, checked by the caller. */

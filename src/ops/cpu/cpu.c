@@ -175,6 +175,16 @@ void cpu_count_matmul(struct backend *b, const struct mat *w, int n_tokens)
     b->count.flops += 2 * (uint64_t)w->rows * (uint64_t)w->cols * (uint64_t)n_tokens;
 }
 
+int cpu_threads(const struct backend *b)
+{
+    return pool_threads(((const struct cpu *)b)->pool);
+}
+
+void cpu_parallel(struct backend *b, pool_fn *fn, void *arg, int64_t n)
+{
+    pool_run(cpu_of(b)->pool, fn, arg, n, 1);
+}
+
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out)
 {
     (void)b;

@@ -30,6 +30,8 @@ void cpu_release(struct backend *b, void *p, size_t bytes);
 void cpu_write(struct backend *b, void *dst, const void *src, size_t bytes);
 void cpu_read(struct backend *b, void *dst, const void *src, size_t bytes);
 int cpu_reserve(struct backend *b, int max_tokens, int64_t max_cols, struct err *e);
+int cpu_threads(const struct backend *b);
+void cpu_parallel(struct backend *b, pool_fn *fn, void *arg, int64_t n);
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out);
 void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, int group, int c0, int w,
                float *out);
