@@ -170,12 +170,15 @@ static void gemma3_buffers(struct model *m, struct scratch *s, int max_tokens, i
     l->x = scratch_floats(s, max_tokens, c->hidden);
     l->h = scratch_floats(s, max_tokens, c->hidden);
     l->y = scratch_floats(s, max_tokens, c->hidden);
+    ends_buffers(m, s, max_logits, &l->ends);
+
+    size_t mark = s->at; /* attention and MLP are never at work at the same time */
     l->q = scratch_floats(s, max_tokens, q);
     l->att = scratch_floats(s, max_tokens, q);
     l->k = scratch_floats(s, max_tokens, kv);
     l->v = scratch_floats(s, max_tokens, kv);
+    scratch_reuse(s, mark);
     mlp_buffers(m, s, max_tokens, &l->mlp);
-    ends_buffers(m, s, max_logits, &l->ends);
 }
 
 /* y = o(attention(h)) */

@@ -58,7 +58,7 @@ int ends_weights(struct model *m, struct weights *w, float norm_plus, struct end
 void ends_buffers(struct model *m, struct scratch *s, int max_logits, struct ends *ends)
 {
     ends->last = scratch_floats(s, max_logits, m->config.hidden);
-    if (s->allocate)
+    if (s->base)
         ends->logit_rows = mem_zalloc((size_t)max_logits, sizeof *ends->logit_rows);
 }
 

@@ -128,12 +128,15 @@ static void llama_buffers(struct model *m, struct scratch *s, int max_tokens, in
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
     l->x = scratch_floats(s, max_tokens, c->hidden);
     l->h = scratch_floats(s, max_tokens, c->hidden);
+    ends_buffers(m, s, max_logits, &l->ends);
+
+    size_t mark = s->at; /* attention and MLP are never at work at the same time */
     l->q = scratch_floats(s, max_tokens, q);
     l->att = scratch_floats(s, max_tokens, q);
     l->k = scratch_floats(s, max_tokens, kv);
     l->v = scratch_floats(s, max_tokens, kv);
+    scratch_reuse(s, mark);
     mlp_buffers(m, s, max_tokens, &l->mlp);
-    ends_buffers(m, s, max_logits, &l->ends);
 }
 
 static void attention_block(struct model *m, const struct step *s, int i)

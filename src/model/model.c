@@ -162,14 +162,18 @@ size_t model_scratch_bytes(const struct model *m, int max_tokens, int max_logits
 {
     struct scratch s = {.m = (struct model *)m};
     m->arch->buffers((struct model *)m, &s, max_tokens, max_logits);
-    return s.bytes + m->b->ops->scratch_bytes(m->b, max_tokens, m->config.max_cols);
+    return s.most + m->b->ops->scratch_bytes(m->b, max_tokens, m->config.max_cols);
 }
 
 int model_reserve(struct model *m, int max_tokens, int max_logits, struct err *e)
 {
-    struct scratch s = {.m = m, .allocate = true, .e = e};
+    struct scratch sum = {.m = m};
+    m->arch->buffers(m, &sum, max_tokens, max_logits);
+    struct scratch s = {.m = m, .base = model_buffer(m, sum.most, e)};
+    if (!s.base)
+        return -1;
     m->arch->buffers(m, &s, max_tokens, max_logits);
-    return s.failed ? -1 : m->b->ops->reserve(m->b, max_tokens, m->config.max_cols, e);
+    return m->b->ops->reserve(m->b, max_tokens, m->config.max_cols, e);
 }
 
 void model_step(struct model *m, const struct step *s)

@@ -230,22 +230,26 @@ static void qwen35_buffers(struct model *m, struct scratch *s, int max_tokens, i
     int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim, inner = l->n_v_heads * l->v_dim;
     l->x = scratch_floats(s, max_tokens, c->hidden);
     l->h = scratch_floats(s, max_tokens, c->hidden);
+    if (m->has_mtp)
+        qwen35_mtp_buffers(m, s, max_tokens);
+    ends_buffers(m, s, max_logits, &l->ends);
+
+    size_t mark = s->at; /* the mixers and the MLP are never at work at the same time */
     l->qg = scratch_floats(s, max_tokens, 2 * q);
     l->q = scratch_floats(s, max_tokens, q);
     l->gate = scratch_floats(s, max_tokens, q);
     l->att = scratch_floats(s, max_tokens, q);
     l->k = scratch_floats(s, max_tokens, kv);
     l->v = scratch_floats(s, max_tokens, kv);
+    scratch_reuse(s, mark);
     l->raw = scratch_floats(s, max_tokens, l->channels);
     l->mixed = scratch_floats(s, max_tokens, l->channels);
     l->z = scratch_floats(s, max_tokens, inner);
     l->o = scratch_floats(s, max_tokens, inner);
     l->a = scratch_floats(s, max_tokens, l->n_v_heads);
     l->b = scratch_floats(s, max_tokens, l->n_v_heads);
+    scratch_reuse(s, mark);
     mlp_buffers(m, s, max_tokens, &l->mlp);
-    if (m->has_mtp)
-        qwen35_mtp_buffers(m, s, max_tokens);
-    ends_buffers(m, s, max_logits, &l->ends);
 }
 
 static void attention_mixer(struct model *m, const struct step *s, const struct qwen35_layer *w, int i)
