@@ -92,26 +92,25 @@ static void retire(struct scheduler *s, struct sluice_request *r, bool running, 
     else
         list_remove(&s->waiting, r);
     s->stats.finished[why]++;
+    s->ended = true;
     if (atomic_load(&r->finish) == SLUICE_RUNNING)
         request_finish(r, why);
     request_unref(r);
 }
 
-static bool drop_cancelled(struct scheduler *s)
+static void drop_cancelled(struct scheduler *s)
 {
-    bool any = false;
     struct sluice_request *next;
     for (struct sluice_request *r = s->waiting.first; r; r = next) {
         next = r->next;
         if (atomic_load(&r->cancelled))
-            any = true, retire(s, r, false, SLUICE_ABORTED);
+            retire(s, r, false, SLUICE_ABORTED);
     }
     for (struct sluice_request *r = s->running.first; r; r = next) {
         next = r->next;
         if (atomic_load(&r->cancelled))
-            any = true, retire(s, r, true, SLUICE_ABORTED);
+            retire(s, r, true, SLUICE_ABORTED);
     }
-    return any;
 }
 
 /* Whether preempting a is less of a loss than preempting b: lower priority, less computed, later turn. */
@@ -285,8 +284,7 @@ static void count_lookup(struct scheduler *s, struct sluice_request *r, const st
 static void admit(struct scheduler *s, double now)
 {
     const struct scheduler_config *c = &s->config;
-    while (s->waiting.first && s->running.n < c->max_num_seqs &&
-           s->batch.n_tokens < c->max_num_batched_tokens) {
+    while (s->waiting.first && s->running.n < c->max_num_seqs && may_prefill(s)) {
         struct sluice_request *r = s->waiting.first;
         struct prefix_match m = prefix_take(&s->prefix, r);
         /* one block to spare keeps a newcomer from taking the block that a neighbour's next token needs */
@@ -373,7 +371,8 @@ static void add_ledger(struct sluice_ledger *sum, const struct sluice_ledger *x)
 
 int scheduler_step(struct scheduler *s, bool *published)
 {
-    *published = drop_cancelled(s);
+    s->ended = false;
+    drop_cancelled(s);
     build_batch(s, clock_now());
     const struct batch *b = &s->batch;
     if (b->n_tokens > 0) {
@@ -387,8 +386,8 @@ int scheduler_step(struct scheduler *s, bool *published)
         }
         s->stats.steps++;
         add_ledger(&s->stats.total, &s->stats.last);
-        *published = *published || b->n_logits > 0;
     }
+    *published = s->ended || b->n_logits > 0; /* an answer of no tokens ends without a row of logits */
     s->stats.running = s->running.n;
     s->stats.waiting = s->waiting.n;
     s->stats.kv_blocks_used = s->pool.n_blocks - blocks_available(&s->pool);

@@ -40,6 +40,7 @@ struct scheduler {
     /* the batch under construction */
     struct batch batch;
     int n_prefills;              /* slices in it that are not a decode token */
+    bool ended;                  /* a request ended in this step */
     int32_t *tokens, *positions; /* [max_num_batched_tokens] */
     struct seq_slice *slices;    /* [max_num_seqs] */
     struct sluice_request **who; /* [max_num_seqs] */

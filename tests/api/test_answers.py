@@ -136,6 +136,8 @@ def test_scoring(client):
     again = client.completions.create(model="tiny", prompt=long.choices[0].text, max_tokens=0, echo=True, logprobs=2)
     shared = len(l.tokens)
     assert long.choices[0].logprobs.token_logprobs[:shared] == again.choices[0].logprobs.token_logprobs[:shared]
+    unscored = client.completions.create(model="tiny", prompt="A test of scoring", max_tokens=0, echo=True, timeout=20)
+    assert unscored.choices[0].text == "A test of scoring" and unscored.choices[0].logprobs is None
 
 
 def test_sampling_is_seeded(client):

@@ -1,8 +1,8 @@
 /* The scheduler in thousands of random worlds, on a fake model that remembers only what it was fed through
  * blocks and state slots: pools too small, budgets of a few tokens, shared beginnings, cancels, preemptions,
  * cache hits, snapshots. A request's tokens must equal what its own history alone yields; so must the scores
- * of its prompt. Blocks and slots come back, decoding requests advance at every step, and no step passes its
- * budgets. */
+ * of its prompt. Blocks and slots come back, decoding requests advance at every step, no step passes its
+ * budgets, and every step that ends a request says that there is news. */
 #include "unit.h"
 
 #include "sched/scheduler.h"
@@ -83,7 +83,7 @@ static void fake_step(void *arg, const struct batch *b, struct row_job *rows, st
     assert_in_range(b->n_tokens, 1, c->max_num_batched_tokens);
     assert_in_range(b->n_seqs, 1, c->max_num_seqs);
     assert_true(b->n_logits <= c->max_logits);
-    int tokens = 0, logits = 0, first_row[8];
+    int tokens = 0, logits = 0, prefills = 0, first_row[8];
     for (int i = 0; i < b->n_seqs; i++) {
         const struct seq_slice *q = &b->seqs[i];
         assert_int_equal(q->first, tokens);
@@ -91,7 +91,9 @@ static void fake_step(void *arg, const struct batch *b, struct row_job *rows, st
         first_row[i] = logits;
         tokens += q->count;
         logits += q->n_logits;
+        prefills += q->count > 1;
     }
+    assert_true(c->max_prefills == 0 || prefills <= c->max_prefills);
     assert_int_equal(tokens, b->n_tokens);
     assert_int_equal(logits, b->n_logits);
     /* the ops run sequences side by side: any order must do */
@@ -214,6 +216,9 @@ static void one_world(uint64_t seed)
         for (int i = 0; i < MAX_REQUESTS; i++)
             if (before[i] >= 0 && clients[i].r && preempted[i] == atomic_load(&clients[i].r->preemptions))
                 assert_true(clients[i].r->n_tokens == before[i] + 1 || clients[i].max_tokens == 0);
+        for (int i = 0; i < MAX_REQUESTS; i++)
+            if (clients[i].r && atomic_load(&clients[i].r->finish) != SLUICE_RUNNING)
+                assert_true(published); /* those that ended before left the table above */
     }
     bool published;
     scheduler_step(&w.s, &published);
