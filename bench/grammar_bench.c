@@ -54,6 +54,16 @@ static const struct {
      "{\"label\": \"root\", \"children\": [{\"label\": \"left\", \"children\": [{\"label\": \"leaf one\", "
      "\"children\": []}]}, "
      "{\"label\": \"right\", \"children\": [{\"label\": \"leaf two\", \"children\": []}]}]}"},
+    {"tool calls",
+     "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<tool_call>\"],\"tags\":[{\"begin\":\"<tool_"
+     "call>\\n<function="
+     "weather>\\n\",\"end\":\"</function>\\n</"
+     "tool_call>\",\"content\":{\"type\":\"qwen_xml_parameter\",\"json_schema\":{"
+     "\"properties\":{\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}},\"required\":[\"city\"]"
+     "}}}]}}",
+     "Let me look that up, it will not take long.\n\n<tool_call>\n<function=weather>\n<parameter=city>\nSão "
+     "Paulo, "
+     "Brazil\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"},
     {"any object", NULL,
      "{\"result\": {\"items\": [1, 2.5, true, null, \"text with \\\"quotes\\\" in it\"], \"nested\": {\"a\": "
      "{\"b\": [{\"c\": []}]}}}, "
@@ -94,7 +104,8 @@ static struct grammar *compile(const char *schema, struct err *e)
     if (!schema)
         return grammar_from_json_object(NULL, e);
     json_t *root = json_loads(schema, 0, NULL);
-    struct grammar *g = grammar_from_schema(root, NULL, e);
+    bool tag = json_object_get(root, "format") != NULL;
+    struct grammar *g = tag ? grammar_from_structural_tag(root, NULL, e) : grammar_from_schema(root, NULL, e);
     json_decref(root);
     return g;
 }

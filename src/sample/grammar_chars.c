@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "sample/grammar_internal.h"
 
-/* --- free text: the automaton of Aho and Corasick ----------------------------------------------------- */
+/* --- free text: the automaton of Aho and Corasick ------------------------------------------------ */
 
 /* A node of the trie of all strings. */
 struct trie_node {
@@ -162,7 +162,7 @@ done:
     return out;
 }
 
-/* --- intersection ------------------------------------------------------------------------------------- */
+/* --- intersection -------------------------------------------------------------------------------- */
 
 /* A tree as a graph whose edges are labelled by single characters: sets[set], or nothing for set -1. */
 struct char_graph {
@@ -406,8 +406,7 @@ done:
     return out;
 }
 
-/* --- inside a JSON string --------------------------------------------------------------------------------
- */
+/* --- inside a JSON string ----------------------------------------------------------------------- */
 
 static const char controls[] = "\b\f\n\r\t"; /* those that a JSON string escapes by a letter */
 

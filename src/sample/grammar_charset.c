@@ -111,7 +111,7 @@ bool charset_has(const struct char_range *r, int n, uint32_t c)
     return false;
 }
 
-/* --- Unicode categories ------------------------------------------------------------------------------- */
+/* --- Unicode categories -------------------------------------------------------------------------- */
 
 /* Runs of characters of one category, made once: a scan of all characters takes some milliseconds. */
 static struct {

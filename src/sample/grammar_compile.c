@@ -38,6 +38,8 @@ struct out_rule {
     bool counted, nullable;
     int32_t source;     /* the builder's rule, -1 = the root or a repetition */
     int32_t start, end; /* states of the NFA */
+    grammar_node tail;  /* what follows the last turn, -1 = nothing */
+    int32_t tail_start, tail_end;
 };
 
 struct compiler {
@@ -70,7 +72,7 @@ static int fail_size(struct compiler *c, const char *what, int limit)
     return -1;
 }
 
-/* --- 1: tree to NFA ------------------------------------------------------------------------------------- */
+/* --- 1: tree to NFA ------------------------------------------------------------------------------ */
 
 static int32_t add_state(struct compiler *c)
 {
@@ -169,8 +171,17 @@ static int32_t add_rule(struct compiler *c, grammar_node body, int32_t source)
 {
     if (c->n_rules >= GRAMMAR_MAX_RULES)
         return fail_size(c, "rules", GRAMMAR_MAX_RULES), 0;
-    struct out_rule r = {.body = body, .source = source};
+    struct out_rule r = {.body = body, .source = source, .tail = -1};
     const struct node *n = &c->b->nodes[body];
+    if (source >= 0 && n->kind == NODE_SEQ && n->n == 2) {
+        /* x{2,99}"…": with its end in the rule, the rule ends where the end is seen and not after every x. */
+        const struct node *first = &c->b->nodes[c->b->kids[n->first]],
+                          *last = &c->b->nodes[c->b->kids[n->first + 1]];
+        if (first->kind == NODE_REPEAT && long_repeat(first) && last->kind == NODE_LITERAL && last->n > 0) {
+            r.tail = c->b->kids[n->first + 1];
+            n = first;
+        }
+    }
     if (source >= 0 && n->kind == NODE_REPEAT && long_repeat(n)) {
         /* The rule is one long repetition: it is itself counted. */
         r.body = c->b->kids[n->first];
@@ -295,8 +306,7 @@ static void build(struct compiler *c, grammar_node node, int32_t from, int32_t t
     c->failed = true;
 }
 
-/* --- which rules are copied into their callers
- * -------------------------------------------------------------- */
+/* --- which rules are copied into their callers --------------------------------------------------- */
 
 struct inliner {
     struct compiler *c;
@@ -370,8 +380,7 @@ static void choose_inlined(struct compiler *c)
     free(in.seen);
 }
 
-/* --- 2: rules that can match nothing
- * ------------------------------------------------------------------------ */
+/* --- 2: rules that can match nothing ------------------------------------------------------------- */
 
 /* Marks with `mark` all states that `state` reaches without consuming anything, and lists them. */
 struct closure {
@@ -415,19 +424,19 @@ static void find_nullable(struct compiler *c, struct closure *k)
                 continue;
             closure_begin(k);
             closure_add(c, k, r->start);
-            if (k->marks[r->end] == k->mark || (r->counted && r->min == 0)) {
+            if (k->marks[r->end] != k->mark && !(r->counted && r->min == 0))
+                continue;
+            if (r->counted)
+                r->min = 0; /* an empty turn counts as one, so none is needed */
+            if (r->tail < 0)
                 r->nullable = changed = true;
-                if (r->counted)
-                    r->min = 0; /* an empty turn counts as one, so none is needed */
-            }
         }
         if (c->work > MAX_SUBSET_WORK)
             fail_size(c, "steps to compile it", MAX_SUBSET_WORK);
     }
 }
 
-/* --- 3: subset construction
- * --------------------------------------------------------------------------------- */
+/* --- 3: subset construction ---------------------------------------------------------------------- */
 
 /* The subsets of NFA states met so far in one rule; each is a state of the automaton. */
 struct subsets {
@@ -518,14 +527,22 @@ static void out_call(struct compiler *c, uint32_t rule, uint32_t to)
     c->out_calls[c->n_out_calls++] = (struct grammar_call){rule, to};
 }
 
-static void out_state(struct compiler *c, uint32_t rule, bool final, bool table)
+/* The part of a rule whose states are being made. */
+struct part {
+    int rule;
+    int32_t start, end; /* in the NFA */
+    bool entry;         /* the start of a counted rule: see struct subset */
+    uint8_t flags;      /* of all its states */
+};
+
+static void out_state(struct compiler *c, const struct part *p, bool final, bool table)
 {
     GROW(c->states, c->n_out, c->cap_out, 1);
-    c->states[c->n_out++] =
-        (struct grammar_state){.first_edge = (uint32_t)c->n_out_edges,
-                               .first_call = (uint32_t)c->n_out_calls,
-                               .rule = rule,
-                               .flags = (final ? STATE_FINAL : 0) | (table ? STATE_TABLE : 0)};
+    c->states[c->n_out++] = (struct grammar_state){
+        .first_edge = (uint32_t)c->n_out_edges,
+        .first_call = (uint32_t)c->n_out_calls,
+        .rule = (uint32_t)p->rule,
+        .flags = (uint8_t)(p->flags | (final ? STATE_FINAL : 0) | (table ? STATE_TABLE : 0))};
 }
 
 struct call_to {
@@ -564,26 +581,25 @@ static void collect(struct compiler *c, struct ways *w, const int32_t *members, 
         qsort(w->calls, (size_t)w->n_calls, sizeof *w->calls, by_rule);
 }
 
-/* Makes the states of a rule deterministic over bytes, and gives each called rule one way on. false, with
+/* Makes the states of a part deterministic over bytes, and gives each called rule one way on. false, with
  * nothing added, when that takes too many states or steps. */
-static bool determinise(struct compiler *c, int rule, struct closure *k, struct ways *w)
+static bool determinise(struct compiler *c, const struct part *r, struct closure *k, struct ways *w)
 {
-    struct out_rule *r = &c->rules[rule];
     struct subsets s = {0};
     int base = c->n_out, edges = c->n_out_edges, calls = c->n_out_calls;
     int64_t begun = c->work;
     bool fits = true;
     closure_begin(k);
     closure_add(c, k, r->start);
-    if (subset_of(c, &s, k, r->end, r->counted) < 0)
-        out_state(c, (uint32_t)rule, false, true); /* nothing matches: a start all the same */
+    if (subset_of(c, &s, k, r->end, r->entry) < 0)
+        out_state(c, r, false, true); /* nothing matches: a start all the same */
     for (int i = 0; i < s.n && fits; i++) {
         struct subset u = s.list[i];
         collect(c, w, s.members + u.first, u.n);
         bool final = false;
         for (int m = 0; m < u.n; m++)
             final |= s.members[u.first + m] == r->end;
-        out_state(c, (uint32_t)rule, final && !u.entry, true);
+        out_state(c, r, final && !u.entry, true);
         /* Between two cuts all bytes go to the same states. */
         bool cut[257] = {false};
         for (int x = 0; x < w->n_edges; x++)
@@ -628,15 +644,14 @@ static bool determinise(struct compiler *c, int rule, struct closure *k, struct 
 }
 
 /* The states of a rule as they are, only without the edges that consume nothing. */
-static void copy_nfa(struct compiler *c, int rule, struct closure *k, struct ways *w)
+static void copy_nfa(struct compiler *c, const struct part *r, struct closure *k, struct ways *w)
 {
-    struct out_rule *r = &c->rules[rule];
     int32_t *ids = mem_alloc((size_t)c->n_states * sizeof *ids),
             *queue = mem_alloc((size_t)c->n_states * sizeof *queue);
     int n = 0;
     int base = c->n_out;
     memset(ids, 0xFF, (size_t)c->n_states * sizeof *ids);
-    bool entry = r->counted; /* the start again, as a state of its own that is not final */
+    bool entry = r->entry; /* the start again, as a state of its own that is not final */
     queue[n++] = r->start;
     if (!entry)
         ids[r->start] = 0;
@@ -646,7 +661,7 @@ static void copy_nfa(struct compiler *c, int rule, struct closure *k, struct way
         bool final = k->marks[r->end] == k->mark && !(i == 0 && entry);
         collect(c, w, k->list, k->n);
         c->work += w->n_edges + w->n_calls;
-        out_state(c, (uint32_t)rule, final, false);
+        out_state(c, r, final, false);
         for (int x = 0; x < w->n_edges; x++) {
             if (ids[w->edges[x].to] < 0 && n < c->n_states) {
                 ids[w->edges[x].to] = n;
@@ -671,8 +686,7 @@ static void copy_nfa(struct compiler *c, int rule, struct closure *k, struct way
     free(queue);
 }
 
-/* --- 4: dead ends
- * --------------------------------------------------------------------------------------------- */
+/* --- 4: dead ends -------------------------------------------------------------------------------- */
 
 /* The height of a state is the least number of rules that must be open at a time, below its own, on a way to
  * its rule's end: 0 where bytes alone lead there. A state without a height reaches no end. Heights are found
@@ -792,7 +806,7 @@ static void cut_dead_ends(struct compiler *c)
         s->height = (uint16_t)(h.height[i] < 0 || h.height[i] > UINT16_MAX ? UINT16_MAX : h.height[i]);
         if (edges == s->first_edge && calls == s->first_call)
             s->flags |= STATE_STOP;
-        if (calls == s->first_call && !(s->flags & STATE_FINAL))
+        if (calls == s->first_call && (s->rule == 0 || !(s->flags & STATE_FINAL)))
             s->flags |= STATE_SIMPLE;
     }
     c->states[c->n_out].first_edge = edges;
@@ -824,8 +838,7 @@ static void cut_dead_ends(struct compiler *c)
     free(h.later);
 }
 
-/* --- all together
- * ------------------------------------------------------------------------------------------------ */
+/* --- all together -------------------------------------------------------------------------------- */
 
 static int check_rules(struct compiler *c)
 {
@@ -845,10 +858,17 @@ static void make_automaton(struct compiler *c)
     struct ways w = {0};
     find_nullable(c, &k);
     for (int i = 0; i < c->n_rules && !c->failed; i++) {
-        int32_t start = c->n_out;
-        if (c->work > MAX_SUBSET_WORK || !determinise(c, i, &k, &w))
-            copy_nfa(c, i, &k, &w);
-        c->rules[i].start = start; /* from here on a state of the automaton */
+        struct out_rule *r = &c->rules[i];
+        struct part parts[2] = {{i, r->start, r->end, r->counted, 0},
+                                {i, r->tail_start, r->tail_end, false, STATE_TAIL}};
+        /* From here on start is a state of the automaton. */
+        r->start = c->n_out;
+        for (int which = 0; which < (r->tail < 0 ? 1 : 2); which++) {
+            if (which)
+                r->tail_start = c->n_out;
+            if (c->work > MAX_SUBSET_WORK || !determinise(c, &parts[which], &k, &w))
+                copy_nfa(c, &parts[which], &k, &w);
+        }
         if (c->n_out > GRAMMAR_MAX_STATES || c->n_out_edges > 8 * GRAMMAR_MAX_STATES)
             fail_size(c, "states", GRAMMAR_MAX_STATES);
     }
@@ -858,7 +878,7 @@ static void make_automaton(struct compiler *c)
     free(w.calls);
     if (c->failed)
         return;
-    out_state(c, 0, false, false); /* the end of the lists */
+    out_state(c, &(struct part){0}, false, false); /* the end of the lists */
     c->n_out--;
     cut_dead_ends(c);
 }
@@ -883,6 +903,12 @@ struct grammar *grammar_compile(struct grammar_builder *b, grammar_node root, st
         c.rules[i].start = start;
         c.rules[i].end = end;
         build(&c, c.rules[i].body, start, end);
+        if (c.rules[i].tail >= 0) {
+            int32_t tail_start = add_state(&c), tail_end = add_state(&c);
+            c.rules[i].tail_start = tail_start;
+            c.rules[i].tail_end = tail_end;
+            build(&c, c.rules[i].tail, tail_start, tail_end);
+        }
     }
     if (!c.failed)
         make_automaton(&c);
@@ -898,12 +924,14 @@ struct grammar *grammar_compile(struct grammar_builder *b, grammar_node root, st
     g->n_rules = c.n_rules;
     g->rules = mem_zalloc((size_t)c.n_rules, sizeof *g->rules);
     for (int i = 0; i < c.n_rules; i++)
-        g->rules[i] = (struct grammar_rule_info){.start = (uint32_t)c.rules[i].start,
-                                                 .min = c.rules[i].min,
-                                                 .max = c.rules[i].max,
-                                                 .height = g->states[c.rules[i].start].height,
-                                                 .counted = c.rules[i].counted,
-                                                 .nullable = c.rules[i].nullable};
+        g->rules[i] = (struct grammar_rule_info){
+            .start = (uint32_t)c.rules[i].start,
+            .tail = c.rules[i].tail < 0 ? NO_STATE : (uint32_t)c.rules[i].tail_start,
+            .min = c.rules[i].min,
+            .max = c.rules[i].max,
+            .height = g->states[c.rules[i].start].height,
+            .counted = c.rules[i].counted,
+            .nullable = c.rules[i].nullable};
     atomic_init(&g->refs, 1);
     c.states = NULL;
     c.out_edges = NULL;

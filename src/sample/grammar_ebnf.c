@@ -132,8 +132,7 @@ static struct named *rule_named(struct ebnf *x, const char *name, size_t len)
     return s;
 }
 
-/* --- characters
- * ------------------------------------------------------------------------------------------------- */
+/* --- characters ---------------------------------------------------------------------------------- */
 
 static int64_t hex(struct ebnf *x, int n)
 {
@@ -255,8 +254,7 @@ static grammar_node char_class(struct ebnf *x)
     return n;
 }
 
-/* --- structure
- * ----------------------------------------------------------------------------------------------------- */
+/* --- structure ----------------------------------------------------------------------------------- */
 
 static grammar_node alternatives(struct ebnf *x);
 

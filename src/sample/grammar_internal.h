@@ -34,7 +34,7 @@ enum {
     GRAMMAR_NO_END = INT32_MAX, /* the max of a repetition without one */
 };
 
-/* --- sets of characters ----------------------------------------------------------------------------- */
+/* --- sets of characters -------------------------------------------------------------------------- */
 
 struct char_range {
     uint32_t lo, hi;
@@ -60,7 +60,7 @@ bool charset_add_category(struct charset *s, const char *name, size_t len);
 /* Adds the other case of every letter. */
 void charset_fold_case(struct charset *s);
 
-/* --- the tree -------------------------------------------------------------------------------------- */
+/* --- the tree ------------------------------------------------------------------------------------ */
 
 enum node_kind {
     NODE_LITERAL, /* bytes[first … first + n) */
@@ -146,7 +146,7 @@ grammar_node grammar_number(struct grammar_builder *b, const struct number_form 
 /* The regular expression of a string format ("date-time"), NULL for one that is not known. */
 const char *grammar_format_regex(const char *name);
 
-/* --- the automaton --------------------------------------------------------------------------------- */
+/* --- the automaton ------------------------------------------------------------------------------- */
 
 struct grammar_edge {
     uint32_t to;
@@ -158,10 +158,12 @@ struct grammar_call {
 };
 
 enum state_flags {
-    STATE_FINAL = 1,  /* the rule (or one turn of a counted rule) may end here */
-    STATE_SIMPLE = 2, /* not final, and calls nothing: a byte is the only way on */
-    STATE_STOP = 4,   /* no edges and no calls */
-    STATE_TABLE = 8,  /* at most one edge for each byte */
+    STATE_FINAL = 1, /* the rule (or one turn of a counted rule) may end here */
+    STATE_SIMPLE =
+        2, /* a byte is the only way on: calls nothing, and does not end (nothing follows the root) */
+    STATE_STOP = 4,  /* no edges and no calls */
+    STATE_TABLE = 8, /* at most one edge for each byte */
+    STATE_TAIL = 16, /* of a counted rule: after the last turn */
 };
 
 struct grammar_state {
@@ -173,6 +175,7 @@ struct grammar_state {
 
 struct grammar_rule_info {
     uint32_t start;
+    uint32_t tail;    /* where a counted rule goes on after the last turn, NO_STATE = it ends then */
     int32_t min, max; /* of a counted rule */
     uint16_t height;
     bool counted, nullable;
@@ -193,7 +196,7 @@ struct grammar {
 
 #define NO_STATE UINT32_MAX
 
-/* --- simulation: shared by the matcher and by the making of masks --------------------------------------- */
+/* --- simulation: shared by the matcher and by the making of masks -------------------------------- */
 
 /* One way through the grammar: a state, the open rule (frame) that it belongs to, and how many turns of that
  * rule, if it is counted, are done. */
@@ -245,7 +248,7 @@ static inline void sim_open(struct sim *s)
 }
 void sim_add(struct sim *s, struct item it);
 /* Follows calls and ends of rules from the items of this place until nothing is new. */
-void sim_close(struct sim *s, bool complete_bottom);
+void sim_close(struct sim *s);
 /* Adds the items that items [n] lead to by byte c. */
 void sim_step(struct sim *s, const struct item *items, int n, uint8_t c);
 
@@ -262,16 +265,39 @@ struct grammar_matcher {
 
 struct grammar *grammar_compile(struct grammar_builder *b, grammar_node root, struct err *e);
 
-/* --- masks ------------------------------------------------------------------------------------------- */
+/* --- masks --------------------------------------------------------------------------------------- */
 
-/* The vocabulary's trie in preorder: node i's subtree is i … skip[i] - 1. Node 0 is the root. */
+/* The vocabulary's trie in preorder: node i's subtree is i … skip[i] - 1. Node 0 is the root.
+ *
+ * Plain tokens are whole characters that a JSON string holds as they are, but for those that markers begin
+ * with. Most of a vocabulary is, and so is most text: states that read plain characters and stay where they
+ * are get them all at once (grammar_mask.c).
+ */
 struct grammar_vocab {
     int n_ids, n_nodes, max_len;
     uint8_t *byte, *depth; /* [n_nodes] */
     uint32_t *skip;        /* [n_nodes] */
-    int32_t *token;        /* [n_nodes] first token that ends here, -1 = none */
-    int32_t *same;         /* [n_ids] next token with the same bytes, -1 = none */
+    int32_t *token;  /* [n_nodes] the token that ends here; -2 - id if there are more in `same`; VOCAB_NONE */
+    int32_t *same;   /* [n_ids] next token with the same bytes, -1 = none */
+    bool *mixed;     /* [n_nodes] not all tokens of the subtree are plain */
+    uint32_t *plain; /* [words] the set of plain tokens */
+    int32_t *by_chars; /* [n_plain] plain tokens in the order of their numbers of characters */
+    int32_t *upto;     /* [max_chars + 2] how many have less than i characters */
+    int n_plain, max_chars;
 };
+
+enum { VOCAB_NONE = -1 };
+
+/* The first token that ends at a node and the next after id, -1 = none. */
+static inline int32_t vocab_first(const struct grammar_vocab *v, uint32_t node)
+{
+    int32_t id = v->token[node];
+    return id < VOCAB_NONE ? -2 - id : id;
+}
+static inline int32_t vocab_next(const struct grammar_vocab *v, uint32_t node, int32_t id)
+{
+    return v->token[node] < VOCAB_NONE ? v->same[id] : -1;
+}
 
 struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v);
 void mask_cache_free(struct mask_cache *c);

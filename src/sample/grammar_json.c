@@ -193,8 +193,7 @@ grammar_node json_value_node(struct json_parts *p, const json_t *v)
     return out;
 }
 
-/* --- keys that are none of those listed
- * ---------------------------------------------------------------------- */
+/* --- keys that are none of those listed ---------------------------------------------------------- */
 
 /* A trie of the names, by characters. */
 struct key_node {

@@ -7,10 +7,12 @@
  *     the tokens that stay within the rule (and rules that it calls): they are allowed whoever called it;
  *     the exits: nodes of the trie, inside of tokens, at which the rule ends and the caller must go on.
  *
- * For the exits the walk goes on in the state that a caller waits in: again a part, of (exits, state), and
- * again it may have exits. A mask is the union over the items of a matcher of such chains; all parts are
- * kept, so after a few tokens a mask costs a few ORs. For instance the inside of a JSON string is one part of
- * nearly all tokens, whose exits are the tokens with a quote in them, whatever schema the string is for.
+ * Calls that the state makes before the first byte are not part of it: the called rules' states are items of
+ * the matcher, with parts of their own. For the exits the walk goes on in the state that a caller waits in:
+ * again a part, of (exits, state), and again it may have exits. A mask is the union over the items of a
+ * matcher of such chains; all parts are kept, so after a few tokens a mask costs a few ORs. For instance the
+ * inside of a JSON string is one part of nearly all tokens, whose exits are the tokens with a quote in them,
+ * whatever schema the string is for.
  *
  * Counted rules: a walk counts turns from 0 and does not know how many are left. So their parts are kept with
  * what they need: token: at least so many turns must be left; exit: it happens after so many turns. A
@@ -21,23 +23,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "sample/grammar_internal.h"
-
-enum {
-    WALK_ITEMS = 32768,
-    WALK_FRAMES = 8192,
-    WALK_RETURNS = 16384,
-    WALK_EXITS = 256, /* different counts at one node */
-    MAX_WALK_WORK = 30000000,
-    N_ROWS = 256,  /* tables of states with many edges */
-    ROW_EDGES = 4, /* what is many */
-};
-
-/* An exit with the turns that were made. */
-struct tagged_exit {
-    uint32_t node;
-    int32_t turns;
-};
+#include "sample/grammar_walk.h"
 
 struct mask_entry {
     uint32_t *dense; /* [words], or */
@@ -48,10 +34,12 @@ struct mask_entry {
     bool failed;    /* the walk took too much work */
     /* counted rules instead of the above: */
     bool counted;
-    int32_t *by_need;           /* ids in the order of turns needed */
-    int32_t *upto;              /* [max_need + 2] ids that need less than i turns */
-    struct tagged_exit *tagged; /* [n_tagged] */
-    int max_need, n_tagged, max_turns;
+    bool plain;                /* and all plain tokens, which need a turn for each character */
+    int32_t *by_need;          /* ids in the order of turns needed */
+    int32_t *upto;             /* [max_need + 2] ids that need less than i turns */
+    struct node_turns *tails;  /* [n_tails] nodes of tokens that end in the tail */
+    struct node_turns *tagged; /* [n_tagged] exits */
+    int max_need, n_tails, n_tagged, max_turns;
 };
 
 struct exit_list {
@@ -66,14 +54,6 @@ struct slot {
     int32_t value;
 };
 
-/* One level of a walk: the ways that the bytes down to here leave. Mostly it is one simple state. */
-struct level {
-    struct item only;
-    bool simple; /* only `only`; else items[first … first + n) */
-    int first, n;
-    int n_frames, n_returns;
-};
-
 struct mask_cache {
     const struct grammar *g;
     const struct grammar_vocab *v;
@@ -85,24 +65,14 @@ struct mask_cache {
     struct slot *slots; /* [n_slots] open addressing; kind 0 = free */
     int n_slots, n_used;
     size_t bytes;
-    /* scratch of walks */
-    struct sim sim;
-    int32_t *base; /* [WALK_FRAMES] turns of frame 0 when a frame was opened, at least */
-    struct level levels[256];
-    uint32_t (*rows)[256]; /* [N_ROWS] */
-    uint32_t row_state[N_ROWS];
-    uint32_t *bits; /* [words] */
-    int32_t *need;  /* [n_ids], where bits is set */
-    struct tagged_exit *tagged;
-    int n_tagged, cap_tagged;
+    struct walk walk;
     struct {
         int exits, frame;
     } * visited; /* of one mask */
     int n_visited, cap_visited;
 };
 
-/* --- the cache
- * ------------------------------------------------------------------------------------------------- */
+/* --- the cache ----------------------------------------------------------------------------------- */
 
 struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v)
 {
@@ -111,28 +81,8 @@ struct mask_cache *mask_cache_create(const struct grammar *g, const struct gramm
     c->v = v;
     pthread_mutex_init(&c->lock, NULL);
     c->words = (v->n_ids + 31) / 32;
-    c->sim.g = g;
+    walk_init(&c->walk, g, v);
     return c;
-}
-
-/* Scratch is made at the first walk: a grammar that is never decoded with costs nothing. */
-static void make_scratch(struct mask_cache *c)
-{
-    if (c->rows)
-        return;
-    struct sim *s = &c->sim;
-    s->items = mem_zalloc(WALK_ITEMS, sizeof *s->items);
-    s->frames = mem_zalloc(WALK_FRAMES, sizeof *s->frames);
-    s->returns = mem_zalloc(WALK_RETURNS, sizeof *s->returns);
-    s->exits = mem_zalloc(WALK_EXITS, sizeof *s->exits);
-    s->cap_frames = WALK_FRAMES;
-    s->cap_returns = WALK_RETURNS;
-    s->cap_exits = WALK_EXITS;
-    c->base = mem_zalloc(WALK_FRAMES, sizeof *c->base);
-    c->rows = mem_zalloc(N_ROWS, sizeof *c->rows);
-    memset(c->row_state, 0xFF, sizeof c->row_state);
-    c->bits = mem_zalloc((size_t)c->words, sizeof *c->bits);
-    c->need = mem_zalloc((size_t)c->v->n_ids, sizeof *c->need);
 }
 
 static void drop_entries(struct mask_cache *c)
@@ -142,6 +92,7 @@ static void drop_entries(struct mask_cache *c)
         free(c->entries[i].ids);
         free(c->entries[i].by_need);
         free(c->entries[i].upto);
+        free(c->entries[i].tails);
         free(c->entries[i].tagged);
     }
     for (int i = 0; i < c->n_exits; i++)
@@ -160,15 +111,7 @@ void mask_cache_free(struct mask_cache *c)
     free(c->entries);
     free(c->exits);
     free(c->slots);
-    free(c->sim.items);
-    free(c->sim.frames);
-    free(c->sim.returns);
-    free(c->sim.exits);
-    free(c->base);
-    free(c->rows);
-    free(c->bits);
-    free(c->need);
-    free(c->tagged);
+    walk_free(&c->walk);
     free(c->visited);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -249,7 +192,7 @@ static int add_entry(struct mask_cache *c, struct mask_entry e)
     return c->n_entries++;
 }
 
-/* Keeps the set in c->bits (n tokens) in e, in the smaller form. */
+/* Keeps a set of n tokens in e, in the smaller form. */
 static void keep_set(struct mask_cache *c, struct mask_entry *e, const uint32_t *bits, int n)
 {
     if (n > c->words / 2) {
@@ -265,310 +208,108 @@ static void keep_set(struct mask_cache *c, struct mask_entry *e, const uint32_t 
             e->ids[e->n_ids++] = 32 * w + __builtin_ctz(x);
 }
 
-/* --- walking the trie
- * -------------------------------------------------------------------------------------------- */
-
-/* Where a state leads by a byte, if each byte has at most one way. */
-static uint32_t next_state(struct mask_cache *c, uint32_t state, uint8_t byte)
-{
-    const struct grammar *g = c->g;
-    uint32_t first = g->states[state].first_edge, end = g->states[state + 1].first_edge;
-    if (end - first <= ROW_EDGES) {
-        for (uint32_t x = first; x < end; x++)
-            if (byte >= g->edges[x].lo && byte <= g->edges[x].hi)
-                return g->edges[x].to;
-        return NO_STATE;
-    }
-    uint32_t at = state % N_ROWS;
-    if (c->row_state[at] != state) {
-        c->row_state[at] = state;
-        memset(c->rows[at], 0xFF, sizeof c->rows[at]);
-        for (uint32_t x = first; x < end; x++)
-            for (unsigned b = g->edges[x].lo; b <= g->edges[x].hi; b++)
-                c->rows[at][b] = g->edges[x].to;
-    }
-    return c->rows[at][byte];
-}
-
-/* One walk: its results are in c->bits (with c->need) and c->tagged. */
-struct walk {
-    struct mask_cache *c;
-    bool counted; /* the rule of frame 0 is, and is not known: tokens and exits have turns */
-    uint32_t start;
-    int n_tokens;
-    int64_t nodes;
-};
-
-static void allow(struct walk *w, uint32_t node, int need)
-{
-    struct mask_cache *c = w->c;
-    for (int32_t id = c->v->token[node]; id >= 0; id = c->v->same[id]) {
-        uint32_t *word = &c->bits[id >> 5], bit = UINT32_C(1) << (id & 31);
-        if (!(*word & bit)) {
-            *word |= bit;
-            w->n_tokens++;
-            c->need[id] = need;
-        } else if (need < c->need[id]) {
-            c->need[id] = need;
-        }
-    }
-}
-
-static void add_exits(struct walk *w, uint32_t node)
-{
-    struct mask_cache *c = w->c;
-    if (!c->sim.unknown || c->v->skip[node] == node + 1)
-        return; /* nothing follows in any token */
-    for (int i = 0; i < c->sim.n_exits; i++) {
-        GROW(c->tagged, c->n_tagged, c->cap_tagged, 1);
-        c->tagged[c->n_tagged++] = (struct tagged_exit){node, c->sim.exits[i]};
-    }
-}
-
-/* How many turns of frame 0 an item needs: those done, and the one that it is in. */
-static int turns_needed(const struct walk *w, const struct item *it)
-{
-    if (it->frame)
-        return w->c->base[it->frame] + 1;
-    return it->count + (it->state != w->start);
-}
-
-/* The turns done when the frames of this place were opened: the least over all ways into them. */
-static void find_bases(struct walk *w)
-{
-    struct mask_cache *c = w->c;
-    struct sim *s = &c->sim;
-    for (int f = s->here; f < s->n_frames; f++)
-        c->base[f] = INT32_MAX - 1;
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (int f = s->here; f < s->n_frames; f++)
-            for (int32_t r = s->frames[f].returns; r >= 0; r = s->returns[r].next) {
-                const struct item *to = &s->returns[r].to;
-                int base = to->frame ? c->base[to->frame] : to->count;
-                changed |= base < c->base[f];
-                c->base[f] = base < c->base[f] ? base : c->base[f];
-            }
-    }
-}
-
-/* Closes the place under construction and notes it as level l. */
-static void make_level(struct walk *w, struct level *l, bool complete_bottom)
-{
-    struct sim *s = &w->c->sim;
-    s->cap_items = s->begin + GRAMMAR_MAX_ITEMS < WALK_ITEMS ? s->begin + GRAMMAR_MAX_ITEMS : WALK_ITEMS;
-    sim_close(s, complete_bottom);
-    if (w->counted)
-        find_bases(w);
-    *l = (struct level){
-        .first = s->begin, .n = s->n_items - s->begin, .n_frames = s->n_frames, .n_returns = s->n_returns};
-    if (l->n == 1) {
-        uint8_t flags = w->c->g->states[s->items[s->begin].state].flags;
-        l->simple = flags & STATE_SIMPLE && flags & STATE_TABLE;
-        l->only = s->items[s->begin];
-    }
-}
-
-/* From level `from` by one byte to level `to`; false if there is no way. */
-static bool descend(struct walk *w, const struct level *from, struct level *to, uint32_t node)
-{
-    struct mask_cache *c = w->c;
-    const struct grammar *g = c->g;
-    struct sim *s = &c->sim;
-    uint8_t byte = c->v->byte[node];
-    w->nodes++;
-    if (from->simple) {
-        uint32_t state = next_state(c, from->only.state, byte);
-        if (state == NO_STATE)
-            return false;
-        if (g->states[state].flags & STATE_SIMPLE) {
-            *to = *from;
-            to->only.state = state;
-            to->n = 0;
-            to->simple = (g->states[state].flags & STATE_TABLE) != 0;
-            if (!to->simple) {
-                /* Of a rule that was not made deterministic: as a list of one. */
-                s->n_items = from->first + from->n;
-                to->first = s->n_items;
-                to->n = 1;
-                s->items[s->n_items++] = to->only;
-            } else {
-                to->first = from->first + from->n;
-            }
-            s->n_exits = 0;
-            return true;
-        }
-        s->n_items = from->first + from->n;
-        s->n_frames = from->n_frames;
-        s->n_returns = from->n_returns;
-        sim_open(s);
-        s->cap_items = s->begin + GRAMMAR_MAX_ITEMS < WALK_ITEMS ? s->begin + GRAMMAR_MAX_ITEMS : WALK_ITEMS;
-        sim_add(s, (struct item){state, from->only.frame, from->only.count});
-    } else {
-        s->n_items = from->first + from->n;
-        s->n_frames = from->n_frames;
-        s->n_returns = from->n_returns;
-        sim_open(s);
-        s->cap_items = s->begin + GRAMMAR_MAX_ITEMS < WALK_ITEMS ? s->begin + GRAMMAR_MAX_ITEMS : WALK_ITEMS;
-        sim_step(s, s->items + from->first, from->n, byte);
-    }
-    if (s->n_items == s->begin)
-        return false;
-    make_level(w, to, true);
-    return true;
-}
-
-static int level_need(const struct walk *w, const struct level *l)
-{
-    if (!w->counted)
-        return 0;
-    if (l->simple)
-        return turns_needed(w, &l->only);
-    int need = INT32_MAX;
-    for (int i = 0; i < l->n; i++) {
-        int n = turns_needed(w, &w->c->sim.items[l->first + i]);
-        need = n < need ? n : need;
-    }
-    return need;
-}
-
-/* Walks below `root` from level 0. 0, or -1 if it takes too much work. */
-static int walk_below(struct walk *w, uint32_t root)
-{
-    struct mask_cache *c = w->c;
-    const struct grammar_vocab *v = c->v;
-    unsigned top = v->depth[root];
-    for (uint32_t i = root + 1; i < v->skip[root];) {
-        struct level *to = &c->levels[v->depth[i] - top];
-        if (!descend(w, to - 1, to, i)) {
-            i = v->skip[i];
-            continue;
-        }
-        if (v->token[i] >= 0)
-            allow(w, i, level_need(w, to));
-        if (c->sim.n_exits)
-            add_exits(w, i);
-        if (c->sim.work + w->nodes > MAX_WALK_WORK)
-            return -1;
-        i++;
-    }
-    return 0;
-}
+/* --- parts --------------------------------------------------------------------------------------- */
 
 static int by_node(const void *a, const void *b)
 {
-    const struct tagged_exit *x = a, *y = b;
+    const struct node_turns *x = a, *y = b;
     return x->node != y->node ? (x->node < y->node ? -1 : 1) : x->turns < y->turns ? -1 : x->turns > y->turns;
 }
 
-/* Sorts the exits that were found and leaves out those found twice. */
-static void sort_exits(struct mask_cache *c)
+/* Sorts a list by nodes and leaves out what is there twice. */
+static void sort_nodes(struct node_list *l)
 {
     int n = 0;
-    if (c->n_tagged > 1)
-        qsort(c->tagged, (size_t)c->n_tagged, sizeof *c->tagged, by_node);
-    for (int i = 0; i < c->n_tagged; i++)
-        if (n == 0 || c->tagged[i].node != c->tagged[n - 1].node ||
-            c->tagged[i].turns != c->tagged[n - 1].turns)
-            c->tagged[n++] = c->tagged[i];
-    c->n_tagged = n;
+    if (l->n > 1)
+        qsort(l->e, (size_t)l->n, sizeof *l->e, by_node);
+    for (int i = 0; i < l->n; i++)
+        if (n == 0 || by_node(&l->e[i], &l->e[n - 1]) != 0)
+            l->e[n++] = l->e[i];
+    l->n = n;
 }
 
-/* The tokens in the order of their needs, and the exits with their turns. */
-static void keep_counted(struct mask_cache *c, struct mask_entry *e, int n)
+/* A sorted copy of a list of *n; *most becomes the largest number of turns in it. */
+static struct node_turns *keep_nodes(struct mask_cache *c, struct node_list *l, int *n, int *most)
 {
+    sort_nodes(l);
+    struct node_turns *out = mem_alloc((size_t)l->n * sizeof *out);
+    for (int i = 0; i < l->n; i++) {
+        out[i] = l->e[i];
+        *most = out[i].turns > *most ? out[i].turns : *most;
+    }
+    *n = l->n;
+    c->bytes += (size_t)l->n * sizeof *out;
+    return out;
+}
+
+/* The tokens of a counted walk in the order of their needs, and what has turns. */
+static void keep_counted(struct mask_cache *c, struct mask_entry *e)
+{
+    struct walk *w = &c->walk;
     e->counted = true;
-    for (int w = 0; w < c->words; w++)
-        for (uint32_t x = c->bits[w]; x; x &= x - 1) {
-            int need = c->need[32 * w + __builtin_ctz(x)];
+    e->plain = w->plain;
+    e->max_need = w->plain ? c->v->max_chars : 0; /* one table serves both kinds of tokens */
+    for (int i = 0; i < c->words; i++)
+        for (uint32_t x = w->bits[i]; x; x &= x - 1) {
+            int need = w->need[32 * i + __builtin_ctz(x)];
             e->max_need = need > e->max_need ? need : e->max_need;
         }
-    e->upto = mem_zalloc((size_t)e->max_need + 2, sizeof *e->upto);
-    e->by_need = mem_alloc((size_t)n * sizeof *e->by_need);
-    for (int w = 0; w < c->words; w++)
-        for (uint32_t x = c->bits[w]; x; x &= x - 1)
-            e->upto[c->need[32 * w + __builtin_ctz(x)] + 1]++;
+    size_t rows = (size_t)e->max_need + 2;
+    int32_t *next = mem_zalloc(rows, sizeof *next);
+    e->upto = mem_alloc(rows * sizeof *e->upto);
+    e->by_need = mem_alloc((size_t)w->n_tokens * sizeof *e->by_need);
+    for (int i = 0; i < c->words; i++)
+        for (uint32_t x = w->bits[i]; x; x &= x - 1)
+            next[w->need[32 * i + __builtin_ctz(x)] + 1]++;
     for (int i = 0; i <= e->max_need; i++)
-        e->upto[i + 1] += e->upto[i];
-    /* Filling moves each start to the next one's: afterwards they are shifted back. */
-    for (int w = 0; w < c->words; w++)
-        for (uint32_t x = c->bits[w]; x; x &= x - 1) {
-            int32_t id = 32 * w + __builtin_ctz(x);
-            e->by_need[e->upto[c->need[id]]++] = id;
+        next[i + 1] += next[i];
+    memcpy(e->upto, next, rows * sizeof *next);
+    for (int i = 0; i < c->words; i++)
+        for (uint32_t x = w->bits[i]; x; x &= x - 1) {
+            int32_t id = 32 * i + __builtin_ctz(x);
+            e->by_need[next[w->need[id]]++] = id;
         }
-    memmove(e->upto + 1, e->upto, ((size_t)e->max_need + 1) * sizeof *e->upto);
-    e->upto[0] = 0;
-    sort_exits(c);
-    e->n_tagged = c->n_tagged;
-    e->tagged = mem_alloc((size_t)c->n_tagged * sizeof *e->tagged);
-    for (int i = 0; i < c->n_tagged; i++) {
-        e->tagged[i] = c->tagged[i];
-        e->max_turns = c->tagged[i].turns > e->max_turns ? c->tagged[i].turns : e->max_turns;
-    }
-    c->bytes += (size_t)n * 4 + (size_t)e->max_need * 4 + (size_t)c->n_tagged * sizeof *e->tagged;
+    free(next);
+    e->tails = keep_nodes(c, &w->tails, &e->n_tails, &e->max_turns);
+    e->tagged = keep_nodes(c, &w->exits, &e->n_tagged, &e->max_turns);
+    c->bytes += (size_t)w->n_tokens * sizeof *e->by_need + rows * sizeof *e->upto;
 }
 
-/* The exits in c->tagged as a list, their turns left out. */
-static int plain_exits(struct mask_cache *c)
+/* The exits in l as a list, their turns left out. */
+static int plain_exits(struct mask_cache *c, struct node_list *l)
 {
-    sort_exits(c);
-    uint32_t *nodes = mem_alloc((size_t)c->n_tagged * sizeof *nodes);
+    sort_nodes(l);
+    uint32_t *nodes = mem_alloc((size_t)l->n * sizeof *nodes);
     int n = 0;
-    for (int i = 0; i < c->n_tagged; i++)
-        if (n == 0 || nodes[n - 1] != c->tagged[i].node)
-            nodes[n++] = c->tagged[i].node;
+    for (int i = 0; i < l->n; i++)
+        if (n == 0 || nodes[n - 1] != l->e[i].node)
+            nodes[n++] = l->e[i].node;
     int at = intern_exits(c, nodes, n);
     free(nodes);
     return at;
 }
 
-static void begin_walk(struct mask_cache *c, bool unknown)
-{
-    struct sim *s = &c->sim;
-    make_scratch(c);
-    memset(c->bits, 0, (size_t)c->words * sizeof *c->bits);
-    c->n_tagged = 0;
-    s->unknown = unknown;
-    s->lost = false;
-    s->max_height = 0;
-    s->work = 0;
-    s->n_items = s->n_returns = 0;
-    s->cap_items = GRAMMAR_MAX_ITEMS;
-}
-
 /* Makes the entry of `state` from the root of the trie (exits -1) or from a list of exits. */
 static int make_entry(struct mask_cache *c, uint32_t state, int exits)
 {
-    struct sim *s = &c->sim;
-    uint32_t rule = c->g->states[state].rule;
-    struct walk w = {.c = c, .counted = c->g->rules[rule].counted, .start = c->g->rules[rule].start};
+    struct walk *w = &c->walk;
     struct mask_entry e = {.exits = -1};
-    begin_walk(c, true);
-    s->frames[0] = (struct frame){.rule = rule, .returns = -1};
-    s->n_frames = 1;
-    sim_open(s);
-    sim_add(s, (struct item){state, 0, 0});
-    /* At the root of the trie nothing was read yet: the matcher has followed the end of the rule itself. */
-    make_level(&w, &c->levels[0], exits >= 0);
-    int32_t first_exits[WALK_EXITS];
-    int n_first = s->n_exits;
-    memcpy(first_exits, s->exits, (size_t)n_first * sizeof *first_exits);
-    for (int i = 0; i < (exits < 0 ? 1 : c->exits[exits].n) && !e.failed; i++) {
-        uint32_t root = exits < 0 ? 0 : c->exits[exits].nodes[i];
-        memcpy(s->exits, first_exits, (size_t)n_first * sizeof *first_exits);
-        s->n_exits = n_first;
-        add_exits(&w, root);
-        e.failed = walk_below(&w, root) != 0;
-    }
-    e.max_height = s->max_height;
+    e.failed = walk_state(w, state, exits < 0 ? NULL : c->exits[exits].nodes,
+                          exits < 0 ? 0 : c->exits[exits].n) != 0;
+    e.max_height = w->max_height;
     if (e.failed)
         return add_entry(c, e);
-    if (w.counted) {
-        keep_counted(c, &e, w.n_tokens);
-    } else {
-        keep_set(c, &e, c->bits, w.n_tokens);
-        e.exits = plain_exits(c);
+    if (w->counted) {
+        keep_counted(c, &e);
+        return add_entry(c, e);
     }
+    if (w->plain) {
+        for (int i = 0; i < c->words; i++)
+            w->bits[i] |= c->v->plain[i];
+        w->n_tokens += c->v->n_plain;
+    }
+    keep_set(c, &e, w->bits, w->n_tokens);
+    e.exits = plain_exits(c, &w->exits);
     return add_entry(c, e);
 }
 
@@ -592,10 +333,36 @@ static int entry_of_exits(struct mask_cache *c, int exits, uint32_t state)
     return at;
 }
 
+static int set_bit(uint32_t *bits, int32_t id)
+{
+    uint32_t bit = UINT32_C(1) << (id & 31);
+    int fresh = !(bits[id >> 5] & bit);
+    bits[id >> 5] |= bit;
+    return fresh;
+}
+
+/* Sets bits, which are clear, to the plain tokens of at most so many characters; returns how many they are.
+ */
+static int set_plain(const struct mask_cache *c, uint32_t *bits, int most)
+{
+    const struct grammar_vocab *v = c->v;
+    int n = v->upto[(most < v->max_chars ? most : v->max_chars) + 1];
+    if (n < v->n_plain / 4) {
+        for (int i = 0; i < n; i++)
+            set_bit(bits, v->by_chars[i]);
+        return n;
+    }
+    memcpy(bits, v->plain, (size_t)c->words * sizeof *bits);
+    for (int i = n; i < v->n_plain; i++)
+        bits[v->by_chars[i] >> 5] &= ~(UINT32_C(1) << (v->by_chars[i] & 31));
+    return n;
+}
+
 /* A counted entry where at most `most` turns may follow and at least `least` must. */
 static int variant(struct mask_cache *c, int entry, int most, int least)
 {
     const struct mask_entry *e = &c->entries[entry];
+    struct walk *w = &c->walk;
     int clip = e->max_need > e->max_turns ? e->max_need : e->max_turns;
     most = most < clip ? most : clip;
     least = least < 0 ? 0 : least < e->max_turns + 1 ? least : e->max_turns + 1;
@@ -603,46 +370,31 @@ static int variant(struct mask_cache *c, int entry, int most, int least)
     if (at >= 0)
         return at;
     struct mask_entry v = {.exits = -1, .max_height = e->max_height};
-    int n = e->upto[(most < e->max_need ? most : e->max_need) + 1];
-    make_scratch(c);
-    memset(c->bits, 0, (size_t)c->words * sizeof *c->bits);
-    for (int i = 0; i < n; i++)
-        c->bits[e->by_need[i] >> 5] |= UINT32_C(1) << (e->by_need[i] & 31);
-    c->n_tagged = 0;
+    int n = 0, first = e->upto[(most < e->max_need ? most : e->max_need) + 1];
+    memset(w->bits, 0, (size_t)c->words * sizeof *w->bits);
+    if (e->plain)
+        n = set_plain(c, w->bits, most);
+    for (int i = 0; i < first; i++)
+        n += set_bit(w->bits, e->by_need[i]);
+    for (int i = 0; i < e->n_tails; i++)
+        if (e->tails[i].turns <= most && e->tails[i].turns >= least)
+            for (int32_t id = vocab_first(c->v, e->tails[i].node); id >= 0;
+                 id = vocab_next(c->v, e->tails[i].node, id))
+                n += set_bit(w->bits, id);
+    w->exits.n = 0;
     for (int i = 0; i < e->n_tagged; i++)
         if (e->tagged[i].turns <= most && e->tagged[i].turns >= least) {
-            GROW(c->tagged, c->n_tagged, c->cap_tagged, 1);
-            c->tagged[c->n_tagged++] = e->tagged[i];
+            GROW(w->exits.e, w->exits.n, w->exits.cap, 1);
+            w->exits.e[w->exits.n++] = e->tagged[i];
         }
-    keep_set(c, &v, c->bits, n);
-    v.exits = plain_exits(c);
+    keep_set(c, &v, w->bits, n);
+    v.exits = plain_exits(c, &w->exits);
     at = add_entry(c, v);
     remember(c, KEY_VARIANT, (uint32_t)entry, (uint32_t)most, (uint32_t)least, at);
     return at;
 }
 
-/* --- a matcher's mask
- * ------------------------------------------------------------------------------------------------ */
-
-/* The mask where what is known of a state does not do: by a walk with the matcher's own open rules. */
-static int mask_exactly(struct mask_cache *c, const struct grammar_matcher *m, uint32_t *bits)
-{
-    struct sim *s = &c->sim;
-    const struct sim *from = &m->sim;
-    struct walk w = {.c = c};
-    begin_walk(c, false);
-    memcpy(s->items, from->items, (size_t)from->n_items * sizeof *from->items);
-    memcpy(s->frames, from->frames, (size_t)from->n_frames * sizeof *from->frames);
-    memcpy(s->returns, from->returns, (size_t)from->n_returns * sizeof *from->returns);
-    s->n_items = from->n_items;
-    s->n_frames = from->n_frames;
-    s->n_returns = from->n_returns;
-    c->levels[0] = (struct level){.n = s->n_items, .n_frames = s->n_frames, .n_returns = s->n_returns};
-    if (walk_below(&w, 0))
-        return -1;
-    memcpy(bits, c->bits, (size_t)c->words * sizeof *bits);
-    return 0;
-}
+/* --- a matcher's mask ---------------------------------------------------------------------------- */
 
 enum { MASK_DONE = 0, MASK_FAILED = -1, MASK_TOO_DEEP = 1 };
 
@@ -694,13 +446,17 @@ int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t
     c->n_visited = 0;
     for (int i = 0; i < m->sim.n_items && rc == MASK_DONE; i++) {
         const struct item *it = &m->sim.items[i];
-        /* What rules opened here allow is part of what their callers allow. */
-        if (it->frame >= m->sim.here || c->g->states[it->state].flags & STATE_STOP)
-            continue;
+        const struct grammar_state *state = &c->g->states[it->state];
+        if (state->first_edge == state[1].first_edge)
+            continue; /* what it calls, and what called it, are items too */
         rc = add_masks(c, m, entry_of_state(c, it->state), it->frame, it->count, bits);
     }
-    if (rc == MASK_TOO_DEEP)
-        rc = mask_exactly(c, m, bits);
+    if (rc == MASK_TOO_DEEP) {
+        /* Near the limit of open rules what is known of a state does not do. */
+        rc = walk_matcher(&c->walk, m);
+        if (rc == 0)
+            memcpy(bits, c->walk.bits, (size_t)c->words * sizeof *bits);
+    }
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -709,7 +465,7 @@ void mask_warm(struct mask_cache *c, double seconds)
 {
     double until = clock_now() + seconds;
     for (uint32_t i = 0; i < (uint32_t)c->g->n_states && clock_now() < until; i++) {
-        if (c->g->states[i].flags & STATE_STOP)
+        if (c->g->states[i].first_edge == c->g->states[i + 1].first_edge)
             continue;
         pthread_mutex_lock(&c->lock);
         bool full = c->bytes > GRAMMAR_CACHE_BYTES / 2;

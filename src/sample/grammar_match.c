@@ -13,8 +13,7 @@
 #include "base/mem.h"
 #include "sample/grammar_internal.h"
 
-/* --- simulation
- * ---------------------------------------------------------------------------------------------- */
+/* --- simulation ---------------------------------------------------------------------------------- */
 
 void sim_add(struct sim *s, struct item it)
 {
@@ -76,6 +75,8 @@ static void open_rule(struct sim *s, struct item it, uint32_t rule, uint32_t to)
         }
         s->frames[s->n_frames++] = (struct frame){.rule = rule, .returns = -1, .depth = depth};
         sim_add(s, (struct item){g->rules[rule].start, f, 0});
+        if (g->rules[rule].tail != NO_STATE && g->rules[rule].min == 0)
+            sim_add(s, (struct item){g->rules[rule].tail, f, 0});
     } else if (s->frames[f].depth < depth) {
         s->frames[f].depth = depth;
     }
@@ -92,7 +93,7 @@ static void close_rule(struct sim *s, struct item it)
     const struct grammar_rule_info *r = &s->g->rules[s->g->states[it.state].rule];
     bool unknown = it.frame == 0 && s->unknown;
     int32_t count = it.count;
-    if (r->counted) {
+    if (r->counted && !(s->g->states[it.state].flags & STATE_TAIL)) {
         /* Without an end only the minimum matters: counting stops there, so that places repeat. */
         int32_t stop = unknown || r->max != GRAMMAR_NO_END ? GRAMMAR_NO_END : r->min;
         count += count < stop;
@@ -100,6 +101,10 @@ static void close_rule(struct sim *s, struct item it)
             sim_add(s, (struct item){r->start, it.frame, count});
         if (!unknown && count < r->min)
             return;
+        if (r->tail != NO_STATE) {
+            sim_add(s, (struct item){r->tail, it.frame, unknown ? count : 0});
+            return;
+        }
     }
     if (it.frame == 0) {
         s->ended = true;
@@ -116,7 +121,7 @@ static void close_rule(struct sim *s, struct item it)
         sim_add(s, s->returns[x].to);
 }
 
-void sim_close(struct sim *s, bool complete_bottom)
+void sim_close(struct sim *s)
 {
     const struct grammar *g = s->g;
     for (int i = s->begin; i < s->n_items; i++) {
@@ -125,7 +130,7 @@ void sim_close(struct sim *s, bool complete_bottom)
         for (uint32_t c = state->first_call; c < state[1].first_call; c++)
             open_rule(s, it, g->calls[c].rule, g->calls[c].to);
         /* A frame opened at this place is left only when a byte was read. */
-        if (state->flags & STATE_FINAL && it.frame < s->here && (it.frame != 0 || complete_bottom))
+        if (state->flags & STATE_FINAL && it.frame < s->here)
             close_rule(s, it);
     }
 }
@@ -146,8 +151,7 @@ void sim_step(struct sim *s, const struct item *items, int n, uint8_t c)
     }
 }
 
-/* --- matcher
- * ---------------------------------------------------------------------------------------------------- */
+/* --- matcher ------------------------------------------------------------------------------------- */
 
 enum {
     COLLECT_FRAMES = 512, /* collect closed rules when there are more frames or returns than this */
@@ -177,7 +181,7 @@ struct grammar_matcher *grammar_matcher_create(struct grammar *g)
     m->sim.n_frames = 1;
     sim_open(&m->sim);
     sim_add(&m->sim, (struct item){g->rules[0].start, 0, 0});
-    sim_close(&m->sim, true);
+    sim_close(&m->sim);
     m->can_end = m->sim.ended;
     return m;
 }
@@ -241,10 +245,9 @@ static void collect(struct grammar_matcher *m)
             }
         }
     }
-    int n_frames = 0, n_returns = 0, here = 0;
+    int n_frames = 0, n_returns = 0;
     for (int i = 0; i < s->n_frames; i++)
         if (frame_map[i] == SEEN) {
-            here += i < s->here;
             frame_map[i] = n_frames;
             m->frames[n_frames++] = m->frames[i];
         }
@@ -265,19 +268,17 @@ static void collect(struct grammar_matcher *m)
         s->items[i].frame = frame_map[s->items[i].frame];
     s->n_frames = n_frames;
     s->n_returns = n_returns;
-    s->here = here;
 }
 
 /* Where a matcher stands, to go back to: frames and returns only grow until they are collected. */
 struct place {
-    int slot, n_items, n_frames, n_returns, here;
+    int slot, n_items, n_frames, n_returns;
     bool can_end;
 };
 
 static struct place place_of(const struct grammar_matcher *m)
 {
-    return (struct place){m->slot,          m->sim.n_items, m->sim.n_frames,
-                          m->sim.n_returns, m->sim.here,    m->can_end};
+    return (struct place){m->slot, m->sim.n_items, m->sim.n_frames, m->sim.n_returns, m->can_end};
 }
 
 static void go_back(struct grammar_matcher *m, const struct place *p)
@@ -287,7 +288,6 @@ static void go_back(struct grammar_matcher *m, const struct place *p)
     m->sim.n_items = p->n_items;
     m->sim.n_frames = p->n_frames;
     m->sim.n_returns = p->n_returns;
-    m->sim.here = p->here;
     m->can_end = p->can_end;
 }
 
@@ -302,7 +302,7 @@ static bool step(struct grammar_matcher *m, int keep, uint8_t c)
     s->n_items = 0;
     sim_open(s);
     sim_step(s, from, n, c);
-    sim_close(s, true);
+    sim_close(s);
     m->can_end = s->ended;
     return s->n_items > 0;
 }

@@ -126,8 +126,7 @@ static json_t *merge_patterns(json_t *a, json_t *b)
     return out;
 }
 
-/* --- objects
- * ----------------------------------------------------------------------------------------------------- */
+/* --- objects ------------------------------------------------------------------------------------- */
 
 /* What `from` says of a property that it does not list: its additionalProperties. */
 static json_t *for_others(const json_t *from)
@@ -172,8 +171,7 @@ static int merge_objects(struct schema *x, json_t *out, const json_t *a, const j
     return 0;
 }
 
-/* --- arrays
- * -------------------------------------------------------------------------------------------------------- */
+/* --- arrays -------------------------------------------------------------------------------------- */
 
 /* The positional schemas of an array: prefixItems, or items where that is a list, as it was before 2020. */
 static json_t *prefix_of(const json_t *s)
@@ -208,8 +206,7 @@ static void merge_arrays(json_t *out, const json_t *a, const json_t *b)
         json_object_set_new(out, "items", both_if(rest_a, rest_b));
 }
 
-/* --- one keyword
- * ------------------------------------------------------------------------------------------------------ */
+/* --- one keyword --------------------------------------------------------------------------------- */
 
 /* The value of a keyword that both a and b have, differently; NULL with the error set if there is none. */
 static json_t *merge_keyword(struct schema *x, const char *key, json_t *a, json_t *b)

@@ -211,8 +211,7 @@ static grammar_node magnitude_node(struct grammar_builder *b, const struct magni
     return n;
 }
 
-/* --- from bounds to magnitudes
- * ---------------------------------------------------------------------------------- */
+/* --- from bounds to magnitudes ------------------------------------------------------------------- */
 
 /* Splits a plain decimal without its sign; true if it is negative (and not zero). */
 static bool split(const char *text, struct decimal *d)

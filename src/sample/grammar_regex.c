@@ -62,8 +62,7 @@ static bool take(struct regex *r, const char *text)
     return true;
 }
 
-/* --- characters
- * ---------------------------------------------------------------------------------------------- */
+/* --- characters ---------------------------------------------------------------------------------- */
 
 static int hex_digit(char c)
 {
@@ -361,8 +360,7 @@ static grammar_node any_char(struct regex *r)
     return n;
 }
 
-/* --- structure
- * ---------------------------------------------------------------------------------------------------- */
+/* --- structure ----------------------------------------------------------------------------------- */
 
 static grammar_node alternation(struct regex *r);
 
@@ -585,9 +583,7 @@ static grammar_node alternation(struct regex *r)
     return n;
 }
 
-/* --- anchors
- * ----------------------------------------------------------------------------------------------------------
- */
+/* --- anchors ------------------------------------------------------------------------------------- */
 
 /* Takes the anchors of one side (^ or $) out of a tree that stands at that side of the whole expression:
  * where one stands, nothing may come before (or after); where none does, `free` may (any text when searching,

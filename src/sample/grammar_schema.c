@@ -143,8 +143,7 @@ bool schema_refuse(struct schema *x, const json_t *s, const char *key)
     return true;
 }
 
-/* --- values, types, combinations
- * ------------------------------------------------------------------------------------ */
+/* --- values, types, combinations ----------------------------------------------------------------- */
 
 static int json_depth(const json_t *v, int limit)
 {
@@ -510,9 +509,7 @@ grammar_node schema_node(struct schema *x, const json_t *s)
     return n;
 }
 
-/* --- entries
- * -----------------------------------------------------------------------------------------------------------
- */
+/* --- entries ------------------------------------------------------------------------------------- */
 
 void schema_open(struct schema *x, struct grammar_builder *b, const json_t *root,
                  const struct grammar_json_options *o)

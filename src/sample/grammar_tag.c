@@ -104,12 +104,11 @@ static grammar_node triggered(struct tags *t, const json_t *f, const json_t *tag
     if (n > MAX_TAGS || n_tags > MAX_TAGS)
         return tag_fail(t, "more than %d triggers or tags", MAX_TAGS);
     const char **strings = mem_zalloc(n + 1, sizeof *strings);
-    grammar_node *found = mem_alloc((n + 1) * sizeof *found), out = -1;
-    grammar_node again = grammar_rule(b, "free text with tags"), done = literal(t, end);
+    grammar_node *found = mem_alloc((n + 1) * sizeof *found), out = -1, no_way = grammar_alt(b, NULL, 0);
     json_array_foreach(triggers, i, v)
     {
         strings[i] = json_string_value(v);
-        found[i] = grammar_alt(b, NULL, 0);
+        found[i] = no_way;
         if (!strings[i] || !*strings[i]) {
             tag_fail(t, "triggers must be strings that are not empty");
             goto fail;
@@ -126,24 +125,27 @@ static grammar_node triggered(struct tags *t, const json_t *f, const json_t *tag
             tag_fail(t, "the tag \"%.100s\" must begin with exactly one trigger", begin);
         if (builder_failed(b))
             goto fail;
-        grammar_node tag = tag_node(t, v, strlen(strings[mine]));
-        grammar_node rest = grammar_seq2(b, tag, only_one ? done : again);
-        found[mine] = grammar_alt2(b, found[mine], rest);
+        found[mine] = grammar_alt2(b, found[mine], tag_node(t, v, strlen(strings[mine])));
     }
-    /* To stop: the end marker, found like a trigger; without one, free text may stop anywhere. */
+    /* Pieces of free text, each with a tag behind it, then free text up to the end marker. In all of it
+     * neither triggers nor the marker may occur otherwise. A loop, not a rule that calls itself: so all of it
+     * is one rule, whose states know what follows them. */
     bool marked = end && *end;
+    int n_all = (int)n + marked;
     strings[n] = end;
+    found[n] = no_way;
+    grammar_node piece = grammar_free_text(b, strings, found, n_all);
+    for (size_t k = 0; k < n; k++)
+        found[k] = no_way;
     found[n] = grammar_text(b, "");
-    grammar_node going = grammar_free_text(b, strings, found, (int)n);
-    grammar_node stopping = marked ? grammar_free_text(b, strings, found, (int)n + 1)
-                                   : grammar_alt2(b, going, grammar_free_text(b, strings, NULL, (int)n));
-    grammar_define(b, again, stopping);
-    /* At first, with at_least_one, the end is not free to come. */
-    if (at_least_one && marked) {
-        found[n] = grammar_alt(b, NULL, 0);
-        going = grammar_free_text(b, strings, found, (int)n + 1);
-    }
-    out = at_least_one ? going : again;
+    grammar_node last =
+        only_one ? literal(t, end) : grammar_free_text(b, strings, marked ? found : NULL, n_all);
+    grammar_node pieces = grammar_repeat(b, piece, at_least_one, only_one ? 1 : -1);
+    if (only_one && !at_least_one) /* none at all: text to the end */
+        out = grammar_alt2(b, grammar_seq2(b, piece, last),
+                           grammar_free_text(b, strings, marked ? found : NULL, n_all));
+    else
+        out = grammar_seq2(b, pieces, last);
 fail:
     free(strings);
     free(found);
@@ -263,8 +265,7 @@ struct grammar *grammar_from_structural_tag(const json_t *tag, const struct gram
     return grammar_builder_finish(b, grammar_tag(b, tag, o), e);
 }
 
-/* --- parameters in tags
- * --------------------------------------------------------------------------------------------- */
+/* --- parameters in tags -------------------------------------------------------------------------- */
 
 static const char parameter_end[] = "\n</parameter>\n";
 

@@ -35,8 +35,7 @@ static bool counts(struct schema *x, const json_t *s, const char *min_key, const
     return !builder_failed(x->b);
 }
 
-/* --- strings
- * ------------------------------------------------------------------------------------------------------- */
+/* --- strings ------------------------------------------------------------------------------------- */
 
 static grammar_node pattern_node(struct schema *x, const json_t *pattern)
 {
@@ -88,14 +87,15 @@ static grammar_node string_node(struct schema *x, const json_t *s)
     if (content >= 0)
         return grammar_seq3(b, quote, grammar_json_escaped(b, content), quote);
     if (max >= 0)
-        return grammar_seq3(b, quote, grammar_repeat(b, p->character, min, max), quote);
+        return grammar_seq2(
+            b, quote,
+            grammar_kept(b, NULL, grammar_seq2(b, grammar_repeat(b, p->character, min, max), quote)));
     if (min > 0)
         return grammar_seq3(b, quote, grammar_repeat(b, p->character, min, min), p->string_tail);
     return p->string;
 }
 
-/* --- numbers
- * ------------------------------------------------------------------------------------------------------- */
+/* --- numbers ------------------------------------------------------------------------------------- */
 
 static bool bound(struct schema *x, const json_t *s, const char *key, char out[64])
 {
@@ -152,8 +152,7 @@ static grammar_node number_node(struct schema *x, const json_t *s, bool integer)
     return n;
 }
 
-/* --- arrays
- * -------------------------------------------------------------------------------------------------------- */
+/* --- arrays -------------------------------------------------------------------------------------- */
 
 static grammar_node array_node(struct schema *x, const json_t *s)
 {
@@ -221,8 +220,7 @@ static grammar_node array_node(struct schema *x, const json_t *s)
     return out;
 }
 
-/* --- objects
- * ------------------------------------------------------------------------------------------------------- */
+/* --- objects ------------------------------------------------------------------------------------- */
 
 struct property {
     const char *name;

@@ -55,6 +55,60 @@ static size_t shared_prefix(const char *a, size_t na, const char *b, size_t nb)
     return n;
 }
 
+/* The number of characters of a plain token, 0 if it is not plain. */
+static int plain_chars(const char *text, size_t len)
+{
+    int n = 0;
+    for (size_t i = 0; i < len; n++) {
+        unsigned c;
+        int step = utf8_decode(text + i, len - i, &c);
+        if (step == 0 || c < 0x20 || (c < 0x80 && strchr("\"\\<[{", (int)c)))
+            return 0;
+        i += (size_t)step;
+    }
+    return n;
+}
+
+/* Finds the plain tokens, once the trie is there. */
+static int sort_plain(struct grammar_vocab *v, const struct entry *list, const char *bytes, int n)
+{
+    int32_t *chars = mem_try_alloc((size_t)v->n_ids, sizeof *chars); /* of each id */
+    v->plain = mem_try_alloc((size_t)(v->n_ids + 31) / 32, sizeof *v->plain);
+    v->by_chars = mem_try_alloc((size_t)v->n_ids, sizeof *v->by_chars);
+    v->mixed = mem_try_alloc((size_t)v->n_nodes, sizeof *v->mixed);
+    v->upto = mem_try_alloc(MAX_TOKEN_BYTES + 2, sizeof *v->upto);
+    if (!chars || !v->plain || !v->by_chars || !v->mixed || !v->upto) {
+        free(chars);
+        return -1;
+    }
+    for (int i = 0; i < n; i++) {
+        int k = plain_chars(bytes + list[i].at, list[i].len);
+        chars[list[i].id] = k;
+        v->max_chars = k > v->max_chars ? k : v->max_chars;
+        if (k)
+            v->upto[k + 1]++;
+    }
+    for (int k = 0; k <= v->max_chars; k++)
+        v->upto[k + 1] += v->upto[k];
+    v->n_plain = v->upto[v->max_chars + 1];
+    int32_t next[MAX_TOKEN_BYTES + 2];
+    memcpy(next, v->upto, sizeof next);
+    for (int32_t id = 0; id < v->n_ids; id++)
+        if (chars[id]) {
+            v->by_chars[next[chars[id]]++] = id;
+            v->plain[id >> 5] |= UINT32_C(1) << (id & 31);
+        }
+    /* From the leaves up: in preorder, a subtree lies behind its root. */
+    for (int i = v->n_nodes - 1; i >= 0; i--) {
+        for (int32_t id = vocab_first(v, (uint32_t)i); id >= 0; id = vocab_next(v, (uint32_t)i, id))
+            v->mixed[i] |= !chars[id];
+        for (uint32_t k = (uint32_t)i + 1; k < v->skip[i] && !v->mixed[i]; k = v->skip[k])
+            v->mixed[i] |= v->mixed[k];
+    }
+    free(chars);
+    return 0;
+}
+
 struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, void *arg, struct err *e)
 {
     if (n_ids < 1 || n_ids > MAX_IDS) {
@@ -80,7 +134,7 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
     /* path[d] is the node of depth d above where we are. */
     uint32_t path[MAX_TOKEN_BYTES + 1] = {0};
     size_t depth = 0;
-    v->token[0] = -1;
+    v->token[0] = VOCAB_NONE;
     v->n_nodes = 1;
     for (int i = 0; i < n; i++) {
         const char *text = all.data + list[i].at;
@@ -92,12 +146,13 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
             uint32_t node = (uint32_t)v->n_nodes++;
             v->byte[node] = (uint8_t)text[depth];
             v->depth[node] = (uint8_t)(depth + 1);
-            v->token[node] = -1;
+            v->token[node] = VOCAB_NONE;
             path[depth + 1] = node;
         }
         v->max_len = (int)len > v->max_len ? (int)len : v->max_len;
-        v->same[list[i].id] = v->token[path[len]];
-        v->token[path[len]] = list[i].id;
+        int32_t *token = &v->token[path[len]];
+        v->same[list[i].id] = vocab_first(v, path[len]);
+        *token = *token == VOCAB_NONE ? list[i].id : -2 - list[i].id;
     }
     for (size_t d = 0; d <= depth; d++)
         v->skip[path[d]] = (uint32_t)v->n_nodes;
@@ -107,6 +162,8 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
     v->depth = mem_realloc(v->depth, used, 1);
     v->skip = mem_realloc(v->skip, used, sizeof *v->skip);
     v->token = mem_realloc(v->token, used, sizeof *v->token);
+    if (sort_plain(v, list, all.data, n))
+        goto no_memory;
     free(list);
     str_free(&all);
     return v;
@@ -127,11 +184,15 @@ void grammar_vocab_free(struct grammar_vocab *v)
     free(v->skip);
     free(v->token);
     free(v->same);
+    free(v->mixed);
+    free(v->plain);
+    free(v->by_chars);
+    free(v->upto);
     free(v);
 }
 
 size_t grammar_vocab_memory(const struct grammar_vocab *v)
 {
-    return sizeof *v + (size_t)v->n_nodes * (2 + sizeof *v->skip + sizeof *v->token) +
-           (size_t)v->n_ids * sizeof *v->same;
+    return sizeof *v + (size_t)v->n_nodes * (3 + sizeof *v->skip + sizeof *v->token) +
+           (size_t)v->n_ids * (sizeof *v->same + sizeof *v->by_chars) + (size_t)v->n_ids / 8;
 }
