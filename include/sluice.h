@@ -162,8 +162,10 @@ struct sluice_stats {
     int running, waiting;          /* requests */
     int kv_blocks_used, kv_blocks; /* the pool */
     uint64_t steps;
-    uint64_t prompt_tokens, generation_tokens; /* since start */
-    /* the prefix cache: prompt tokens looked up and found, and how lookups ended */
+    uint64_t prompt_tokens, generation_tokens; /* since start; a prompt counts when all of it is there */
+    uint64_t prompt_tokens_cached;             /* of prompt_tokens, those that came from the prefix cache */
+    uint64_t refused;                          /* submissions refused because of max_queued */
+    /* the prefix cache: prompt tokens looked up and found, counted at the lookup, and how lookups ended */
     uint64_t looked_up_tokens, cached_tokens;
     uint64_t lookups, lookups_hit;
     uint64_t lookups_unknown;  /* missed: no request before had these tokens, or they were given up */

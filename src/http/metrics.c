@@ -92,6 +92,7 @@ void metrics_add_steps(struct metrics *m, const struct sluice_stats *now)
 
 struct page {
     struct str *out;
+    char model[580];  /* model_name="…" */
     char labels[600]; /* model_name="…",engine="0" */
 };
 
@@ -166,7 +167,7 @@ static void write_engine(struct page *p, const struct sluice_stats *s, const str
         plan->block_size, plan->kv_blocks, (long long)plan->kv_blocks * plan->block_size,
         plan->kv_bytes_per_token);
     counter(p, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.",
-            (double)s->prompt_tokens);
+            (double)s->looked_up_tokens);
     counter(p, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.",
             (double)s->cached_tokens);
     counter(p, "vllm:num_preemptions", "Requests that lost their blocks to others and were put back.",
@@ -174,18 +175,21 @@ static void write_engine(struct page *p, const struct sluice_stats *s, const str
     counter(p, "vllm:prompt_tokens", "Prompt tokens of prefilled requests, cached ones included.",
             (double)s->prompt_tokens);
     counter(p, "vllm:prompt_tokens_cached", "Prompt tokens that came from the cache.",
-            (double)s->cached_tokens);
+            (double)s->prompt_tokens_cached);
     heading(p, "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where they came from.");
     const struct {
         const char *source;
         uint64_t tokens;
-    } sources[] = {{"local_compute", s->prompt_tokens - s->cached_tokens},
-                   {"local_cache_hit", s->cached_tokens},
+    } sources[] = {{"local_compute", s->prompt_tokens - s->prompt_tokens_cached},
+                   {"local_cache_hit", s->prompt_tokens_cached},
                    {"external_kv_transfer", 0}};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++)
         str_addf(p->out, "vllm:prompt_tokens_by_source_total{%s,source=\"%s\"} %llu\n", p->labels,
                  sources[i].source, (unsigned long long)sources[i].tokens);
     counter(p, "vllm:generation_tokens", "Generated tokens.", (double)s->generation_tokens);
+    heading(p, "vllm:admission_rejections_total", "counter", "Requests refused because too many waited.");
+    str_addf(p->out, "vllm:admission_rejections_total{%s,reason=\"max_num_queued_reqs\"} %llu\n", p->model,
+             (unsigned long long)s->refused);
 }
 
 static void write_ledger(struct page *p, const struct sluice_stats *s)
@@ -318,7 +322,8 @@ void metrics_write(const struct metrics *m, const struct metrics_page *page, str
     struct page p = {.out = out};
     char name[500];
     label_text(name, sizeof name, page->model_name);
-    snprintf(p.labels, sizeof p.labels, "model_name=\"%s\",engine=\"0\"", name);
+    snprintf(p.model, sizeof p.model, "model_name=\"%s\"", name);
+    snprintf(p.labels, sizeof p.labels, "%s,engine=\"0\"", p.model);
     write_engine(&p, page->stats, page->plan);
     write_requests(&p, m);
     write_ledger(&p, page->stats);

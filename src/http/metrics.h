@@ -43,7 +43,7 @@ struct metrics {
     double token_bounds[HISTOGRAM_MAX]; /* 1, 2, 5, 10 … up to the model's context */
     uint64_t finished[FINISHED_N];
     uint64_t http[METRICS_ROUTES][2][6]; /* by route, GET or POST, hundreds of the status */
-    struct sluice_stats seen;            /* as of the last metrics_observe_steps */
+    struct sluice_stats seen;            /* as of the last metrics_add_steps */
 };
 
 void metrics_init(struct metrics *m, int max_model_len);

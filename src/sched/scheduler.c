@@ -338,8 +338,10 @@ static void deliver(struct scheduler *s, struct sluice_request *r, const struct 
     }
     if (r->n_computed < r->n_tokens)
         return;
-    if (r->n_tokens == r->n_prompt)
+    if (r->n_tokens == r->n_prompt) {
         s->stats.prompt_tokens += (uint64_t)r->n_prompt;
+        s->stats.prompt_tokens_cached += (uint64_t)atomic_load(&r->cached_tokens);
+    }
     if (r->max_tokens == 0) {
         retire(s, r, true, SLUICE_LENGTH);
         return;

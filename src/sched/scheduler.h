@@ -46,7 +46,7 @@ struct scheduler {
     struct sluice_request **who; /* [max_num_seqs] */
     struct row_job *rows;        /* [max_logits] */
     uint64_t next_order;
-    struct sluice_stats stats; /* all but engine_heartbeat */
+    struct sluice_stats stats; /* all but engine_heartbeat and refused */
 };
 
 void scheduler_init(struct scheduler *s, const struct scheduler_config *c);

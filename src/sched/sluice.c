@@ -23,8 +23,10 @@ struct sluice {
     struct sluice_request *inbox_first, *inbox_last; /* under lock, linked by next */
     int inbox_n;
     bool poked, stopping;
-    int max_queued;            /* 0 = no bound */
-    struct sluice_stats stats; /* under lock: a copy made after each step */
+    int max_queued; /* 0 = no bound */
+    struct sluice_stats
+        stats;        /* under lock: a copy made after each step; who runs and who waits, before it */
+    uint64_t refused; /* under lock */
 
     _Atomic double heartbeat;
     pthread_t thread;
@@ -33,10 +35,16 @@ struct sluice {
     void *notify_arg;
 };
 
+/* Who was admitted is known now, and must show while the step lasts: max_queued goes by it. */
 static void run_engine(void *arg, const struct batch *batch, struct row_job *rows,
                        struct sluice_ledger *ledger)
 {
-    engine_step(arg, batch, rows, ledger);
+    struct sluice *s = arg;
+    pthread_mutex_lock(&s->lock);
+    s->stats.running = s->sched.running.n;
+    s->stats.waiting = s->sched.waiting.n;
+    pthread_mutex_unlock(&s->lock);
+    engine_step(s->engine, batch, rows, ledger);
 }
 
 struct sluice *sluice_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
@@ -60,7 +68,7 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
                                  .n_snapshots = p->state_snapshots,
                                  .prefix_cache = !o->no_prefix_cache,
                                  .step = run_engine,
-                                 .step_arg = engine};
+                                 .step_arg = s};
     scheduler_init(&s->sched, &c);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -161,6 +169,7 @@ struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, in
         s->inbox_n++;
         pthread_cond_signal(&s->wake);
     }
+    s->refused += open && !room_to_wait;
     pthread_mutex_unlock(&s->lock);
     if (!open || !room_to_wait) {
         request_unref(r);
@@ -203,6 +212,7 @@ static void take_inbox(struct sluice *s)
     pthread_mutex_lock(&s->lock);
     struct sluice_request *r = s->inbox_first;
     s->inbox_first = s->inbox_last = NULL;
+    s->stats.waiting += s->inbox_n; /* until the step says better: they are never out of both counts */
     s->inbox_n = 0;
     s->poked = false;
     pthread_mutex_unlock(&s->lock);
@@ -306,6 +316,7 @@ void sluice_stats(struct sluice *s, struct sluice_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
     out->waiting += s->inbox_n;
+    out->refused = s->refused;
     pthread_mutex_unlock(&s->lock);
     out->engine_heartbeat = atomic_load(&s->heartbeat);
 }

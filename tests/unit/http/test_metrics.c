@@ -33,6 +33,10 @@ static void test_page(void **state)
     metrics_init(&m, 2048);
     struct sluice_stats s = {.running = 3, .waiting = 2, .kv_blocks_used = 10, .kv_blocks = 50, .steps = 4};
     s.prompt_tokens = 100;
+    s.prompt_tokens_cached = 30;
+    s.looked_up_tokens = 250; /* of prompts that are not all computed yet */
+    s.cached_tokens = 130;
+    s.refused = 6;
     s.generation_tokens = 40;
     s.total.prompt_tokens = 100;
     s.total.decode_tokens = 20;
@@ -58,6 +62,13 @@ static void test_page(void **state)
     assert_true(value_of(page, "vllm:num_requests_waiting" L "}") == 2);
     assert_true(value_of(page, "vllm:kv_cache_usage_perc" L "}") == 0.2);
     assert_true(value_of(page, "vllm:prompt_tokens_total" L "}") == 100);
+    assert_true(value_of(page, "vllm:prompt_tokens_cached_total" L "}") == 30);
+    assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"local_compute\"}") == 70);
+    assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"local_cache_hit\"}") == 30);
+    assert_true(value_of(page, "vllm:prefix_cache_queries_total" L "}") == 250);
+    assert_true(value_of(page, "vllm:prefix_cache_hits_total" L "}") == 130);
+    assert_true(value_of(page, "vllm:admission_rejections_total{model_name=\"a\\\"b\\\\c\","
+                               "reason=\"max_num_queued_reqs\"}") == 6);
     assert_true(value_of(page, "vllm:generation_tokens_total" L "}") == 40);
     assert_true(value_of(page, "vllm:request_success_total" L ",finished_reason=\"length\"}") == 1);
     assert_true(value_of(page, "vllm:request_success_total" L ",finished_reason=\"stop\"}") == 0);

@@ -335,6 +335,51 @@ static void what_the_pool_cannot_hold_is_refused(void **state)
     sluice_close(s);
 }
 
+/* max_queued holds at every moment, also in the middle of a step that has just emptied the inbox. */
+static void no_more_wait_than_may(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 1,
+                               .cpu_level = "reference",
+                               .max_num_seqs = 1,
+                               .max_model_len = 400,
+                               .max_num_batched_tokens = 64,
+                               .max_queued = 2};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    struct sluice_sampling p;
+    sluice_sampling_init(&p);
+    p.max_tokens = 50;
+    int32_t ids[320];
+    for (int i = 0; i < 320; i++)
+        ids[i] = i % 900 + 3;
+    struct sluice_request *first = sluice_submit(s, ids, 320, &p, &e), *waiting[3] = {0};
+    assert_non_null(first);
+    assert_int_equal(sluice_start(s, NULL, NULL, &e), 0);
+    struct sluice_progress g;
+    int accepted = 0;
+    uint64_t refused = 0;
+    do {
+        struct sluice_request *r = sluice_submit(s, ids, 320, &p, &e);
+        sluice_request_progress(first, &g);
+        if (!r) {
+            assert_int_equal(e.code, ERR_BUSY);
+            refused++;
+        } else {
+            assert_true(accepted < 2);
+            waiting[accepted++] = r;
+        }
+    } while (g.n_tokens == 0); /* five steps or so */
+    struct sluice_stats stats;
+    sluice_stats(s, &stats);
+    assert_int_equal(accepted, 2);
+    assert_int_equal(stats.refused, refused);
+    sluice_close(s);
+    sluice_request_free(first);
+    for (int i = 0; i < accepted; i++)
+        sluice_request_free(waiting[i]);
+}
+
 static void stop_ids_end_the_answer(void **state)
 {
     (void)state;
@@ -375,6 +420,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_request_is_gone_at_the_next_step),
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_the_pool_cannot_hold_is_refused),
+        cmocka_unit_test(no_more_wait_than_may),
         cmocka_unit_test(stop_ids_end_the_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,6 +145,41 @@ static void repeats_branches_and_turns_hit(void **state)
     }
 }
 
+/* While prompts that share a beginning are computed piece by piece, more tokens were found in the cache than
+ * belong to prompts that are done: the two kinds of count are kept apart. */
+static void prompts_count_when_they_are_done(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 1,
+                               .max_num_seqs = 4,
+                               .max_model_len = MAX_LEN,
+                               .max_num_batched_tokens = 32,
+                               .long_prefill_threshold = 8};
+    struct sluice *s = open_model(models[0], &o);
+    int32_t ids[MAX_LEN];
+    make_prompt(ids, 200, 1);
+    ask(s, ids, 200, 0);
+    struct sluice_request *r[3];
+    for (int i = 0; i < 3; i++) {
+        make_prompt(ids + 192, 100, 5 + i);
+        r[i] = submit(s, ids, 292, 0, ANSWER);
+    }
+    bool ahead = false;
+    struct sluice_stats stats;
+    do {
+        sluice_step(s);
+        sluice_stats(s, &stats);
+        assert_true(stats.prompt_tokens_cached <= stats.prompt_tokens);
+        ahead |= stats.cached_tokens > stats.prompt_tokens;
+    } while (stats.running + stats.waiting > 0);
+    assert_true(ahead); /* else this tests nothing */
+    assert_int_equal(stats.prompt_tokens, 200 + 3 * 292);
+    assert_int_equal(stats.prompt_tokens_cached, 3 * 192);
+    for (int i = 0; i < 3; i++)
+        sluice_request_free(r[i]);
+    sluice_close(s);
+}
+
 /* Message borders are kept even when nothing else would ask for state there. */
 static void borders_are_kept(void **state)
 {
@@ -245,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(repeats_branches_and_turns_hit),
+        cmocka_unit_test(prompts_count_when_they_are_done),
         cmocka_unit_test(borders_are_kept),
         cmocka_unit_test(chaos_equals_cold_runs),
     };
