@@ -288,6 +288,11 @@ struct grammar_vocab {
 
 enum { VOCAB_NONE = -1 };
 
+static inline bool vocab_plain_char(unsigned c)
+{
+    return c >= 0x20 && c != '"' && c != '\\' && c != '<' && c != '[' && c != '{';
+}
+
 /* The first token that ends at a node and the next after id, -1 = none. */
 static inline int32_t vocab_first(const struct grammar_vocab *v, uint32_t node)
 {

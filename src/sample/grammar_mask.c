@@ -303,11 +303,6 @@ static int make_entry(struct mask_cache *c, uint32_t state, int exits)
         keep_counted(c, &e);
         return add_entry(c, e);
     }
-    if (w->plain) {
-        for (int i = 0; i < c->words; i++)
-            w->bits[i] |= c->v->plain[i];
-        w->n_tokens += c->v->n_plain;
-    }
     keep_set(c, &e, w->bits, w->n_tokens);
     e.exits = plain_exits(c, &w->exits);
     return add_entry(c, e);

@@ -62,7 +62,7 @@ static int plain_chars(const char *text, size_t len)
     for (size_t i = 0; i < len; n++) {
         unsigned c;
         int step = utf8_decode(text + i, len - i, &c);
-        if (step == 0 || c < 0x20 || (c < 0x80 && strchr("\"\\<[{", (int)c)))
+        if (step == 0 || !vocab_plain_char(c))
             return 0;
         i += (size_t)step;
     }

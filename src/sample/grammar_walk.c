@@ -94,11 +94,12 @@ static void add_node(struct node_list *l, uint32_t node, int32_t turns)
     l->e[l->n++] = (struct node_turns){node, turns};
 }
 
-static void allow(struct walk *w, uint32_t node, int need)
+/* The tokens that end at node are allowed. Plain ones (`skip`) may be known already. */
+static void allow(struct walk *w, uint32_t node, int need, bool skip)
 {
     for (int32_t id = vocab_first(w->v, node); id >= 0; id = vocab_next(w->v, node, id)) {
         uint32_t *word = &w->bits[id >> 5], bit = UINT32_C(1) << (id & 31);
-        if (w->plain && w->v->plain[id >> 5] & bit)
+        if (skip && w->v->plain[id >> 5] & bit)
             continue;
         if (!(*word & bit)) {
             *word |= bit;
@@ -276,14 +277,17 @@ static int walk_below(struct walk *w, uint32_t root)
 {
     const struct grammar_vocab *v = w->v;
     unsigned top = v->depth[root];
+    bool plain = w->plain; /* and this subtree is no exception */
     for (uint32_t i = root + 1; i < v->skip[root];) {
         struct level *to = &w->levels[v->depth[i] - top];
-        if ((w->plain && !v->mixed[i]) || !descend(w, to - 1, to, i)) {
+        if (w->plain && v->depth[i] == 1)
+            plain = !w->except[v->byte[i]];
+        if ((plain && !v->mixed[i]) || !descend(w, to - 1, to, i)) {
             i = v->skip[i];
             continue;
         }
         if (v->token[i] != VOCAB_NONE && to->need != NO_NEED)
-            allow(w, i, to->need);
+            allow(w, i, to->need, plain);
         if (w->sim.n_exits && !w->endless)
             add_exits(w, i);
         if (w->sim.work + ++w->nodes > MAX_WALK_WORK)
@@ -321,18 +325,22 @@ static uint32_t all_to(const struct grammar *g, uint32_t state, unsigned lo, uns
     return NO_STATE;
 }
 
-/* Do all plain characters lead from `state` to `to`? */
-static bool plain_to(const struct grammar *g, uint32_t state, uint32_t to)
+/* Do all plain characters lead from `state` to `to`? With `except`, those of ASCII that do not are marked
+ * there. */
+static bool plain_to(const struct grammar *g, uint32_t state, uint32_t to, bool except[256])
 {
-    static const uint8_t ascii[][2] = {{0x20, 0x21}, {0x23, 0x3B}, {0x3D, 0x5A}, {0x5D, 0x7A}, {0x7C, 0x7F}};
     /* first byte, second byte, length: the well-formed sequences of UTF-8 */
     static const uint8_t forms[][5] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
                                        {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
                                        {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
                                        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
-    for (size_t i = 0; i < sizeof ascii / sizeof ascii[0]; i++)
-        if (all_to(g, state, ascii[i][0], ascii[i][1]) != to)
+    for (unsigned c = 0x20; c < 0x80; c++) {
+        if (!vocab_plain_char(c) || all_to(g, state, c, c) == to)
+            continue;
+        if (!except)
             return false;
+        except[c] = true;
+    }
     for (int i = 0; i < 8; i++)
         for (unsigned lead = forms[i][0]; lead <= forms[i][1]; lead++) {
             uint32_t at = all_to(g, state, lead, lead);
@@ -348,18 +356,39 @@ static bool plain_to(const struct grammar *g, uint32_t state, uint32_t to)
 }
 
 /* Does every plain text lead from this state to one where the same is true, without ever leaving the rule?
- * Then all plain tokens are allowed, and none has an exit in it. */
-static bool reads_plain(const struct walk *w, uint32_t state)
+ * Then all plain tokens are allowed, and none has an exit in it. Texts that begin with a character of
+ * w->except may not. */
+static bool reads_plain(struct walk *w, uint32_t state)
 {
     const struct grammar *g = w->g;
     const struct grammar_rule_info *r = &g->rules[g->states[state].rule];
-    uint32_t to = all_to(g, state, 'a', 'a');
-    if (!(g->states[state].flags & STATE_TABLE) || to == NO_STATE || !plain_to(g, state, to))
+    memset(w->except, 0, sizeof w->except);
+    if (!(g->states[state].flags & STATE_TABLE))
         return false;
-    uint8_t flags = g->states[to].flags;
-    if (w->counted) /* one character is one turn, and a tail sees to it that the rule does not end there */
-        return state == r->start && r->tail != NO_STATE && flags & STATE_FINAL && flags & STATE_STOP;
-    return only_bytes(w, to) && (to == state || plain_to(g, to, to));
+    uint32_t to = all_to(g, state, 0xC3, 0xC3); /* where e with an accent leads, all may lead */
+    to = to == NO_STATE ? to : all_to(g, to, 0xA9, 0xA9);
+    if (to == NO_STATE)
+        return false;
+    if (w->counted) { /* one character is one turn, and a tail sees to it that the rule does not end there */
+        uint8_t flags = g->states[to].flags;
+        return state == r->start && r->tail != NO_STATE && flags & STATE_FINAL && flags & STATE_STOP &&
+               plain_to(g, state, to, NULL);
+    }
+    return only_bytes(w, to) && plain_to(g, to, to, NULL) && plain_to(g, state, to, w->except);
+}
+
+/* Sets the bits to the plain tokens, but for those that begin with an exception. */
+static void set_plain(struct walk *w)
+{
+    const struct grammar_vocab *v = w->v;
+    memcpy(w->bits, v->plain, (size_t)w->words * sizeof *w->bits);
+    w->n_tokens = v->n_plain;
+    for (uint32_t top = 1; top < (uint32_t)v->n_nodes; top = v->skip[top])
+        for (uint32_t i = top; i < v->skip[top] && w->except[v->byte[top]]; i++)
+            for (int32_t id = vocab_first(v, i); id >= 0; id = vocab_next(v, i, id)) {
+                w->n_tokens -= w->bits[id >> 5] >> (id & 31) & 1;
+                w->bits[id >> 5] &= ~(UINT32_C(1) << (id & 31));
+            }
 }
 
 /* --- entries ------------------------------------------------------------------------------------- */
@@ -373,6 +402,8 @@ int walk_state(struct walk *w, uint32_t state, const uint32_t *nodes, int n)
     w->endless = rule == 0;
     w->counted = w->g->rules[rule].counted && !(w->g->states[state].flags & STATE_TAIL);
     w->plain = !nodes && reads_plain(w, state);
+    if (w->plain && !w->counted)
+        set_plain(w);
     s->frames[0] = (struct frame){.rule = rule, .returns = -1};
     s->n_frames = 1;
     sim_open(s);

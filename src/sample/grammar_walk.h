@@ -31,14 +31,15 @@ struct walk {
     const struct grammar_vocab *v;
     int words;
     /* Results. Of a counted rule's state (`counted`) they say how many turns they need. */
-    uint32_t *bits;         /* [words] the tokens that are allowed; without the plain ones if `plain` */
-    int32_t *need;          /* [n_ids] where bits is set: turns that must be left, at least */
-    int n_tokens;           /* bits set */
+    uint32_t *bits; /* [words] the tokens that are allowed; without the plain ones if counted and plain */
+    int32_t *need;  /* [n_ids] where bits is set: turns that must be left, at least */
+    int n_tokens;   /* bits set */
     struct node_list exits; /* where the rule of the state ends */
     struct node_list tails; /* tokens that end in the rule's tail, after so many turns */
     bool counted, plain;
-    bool endless;   /* nothing follows the rule's end: it is the root, so exits do not matter */
-    int max_height; /* rules open at a time below the state's own, at most */
+    bool except[256]; /* with plain: first bytes of tokens that were walked like others */
+    bool endless;     /* nothing follows the rule's end: it is the root, so exits do not matter */
+    int max_height;   /* rules open at a time below the state's own, at most */
     /* Scratch, made at the first walk. */
     struct sim sim;
     int32_t *base; /* turns done when a frame was opened, at least */
