@@ -9,127 +9,48 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "cli/load.h"
 #include "cli/options.h"
+#include "cli/served_model.h"
 #include "http/server.h"
 #include "ops/cpu/limits.h"
 
-#define MAX_TEMPLATE_BYTES ((size_t)1 << 20)
-
 struct serve {
-    const char *path; /* of the model */
-    const char *template_path, *generation_config;
-    struct sluice_options engine_options;
+    struct served_model model;
     bool measure_limits;
     struct server *server;
-    struct api_model model; /* what the server is given once all is loaded */
-    struct sluice *engine;
-    struct tokenizer *tokenizer;
-    struct chat_template *template;
     _Atomic bool loaded; /* the thread below is done */
 };
-
-/* The whole text of a --chat-template FILE. */
-static char *read_template(const char *path, size_t *len, struct err *e)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        err_set(e, ERR_IO, "--chat-template: cannot open %s: %m", path);
-        return NULL;
-    }
-    char *text = mem_alloc(MAX_TEMPLATE_BYTES + 1);
-    *len = fread(text, 1, MAX_TEMPLATE_BYTES + 1, f);
-    bool failed = ferror(f) != 0;
-    fclose(f);
-    if (failed || *len > MAX_TEMPLATE_BYTES) {
-        err_set(e, ERR_INVALID, "--chat-template: %s %s", path,
-                failed ? "cannot be read" : "is larger than a template may be (1 MiB)");
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-/* The template that the command line or the checkpoint gives. None is fine, then only completions work; a
- * checkpoint's that does not parse is warned of and left out, the command line's is an error. */
-static int load_template(struct serve *s, const struct model_file *file, struct err *e)
-{
-    if (s->template_path) {
-        size_t len;
-        char *text = read_template(s->template_path, &len, e);
-        s->template = text ? chat_template_parse(text, len, e) : NULL;
-        bool parsed = s->template != NULL;
-        if (text && !parsed)
-            err_prefix(e, "--chat-template %s", s->template_path);
-        free(text);
-        return parsed ? 0 : -1;
-    }
-    if (!file->chat_template) {
-        log_warn("the model has no chat template: /v1/chat/completions will refuse (--chat-template FILE "
-                 "adds one)");
-        return 0;
-    }
-    s->template = chat_template_parse(file->chat_template, strlen(file->chat_template), e);
-    if (!s->template)
-        log_warn("the model's chat template is not usable, so /v1/chat/completions will refuse: %s", e->msg);
-    return 0;
-}
 
 /* Opens, loads and attaches. Ends the server with a status when something fails. */
 static void *load_main(void *arg)
 {
     struct serve *s = arg;
+    struct served_model *m = &s->model;
     struct err e = {0};
-    struct model_file *file = model_file_open(s->path, &e);
-    if (!file)
+    if (served_model_load("serve", m))
         goto fail;
-    s->tokenizer = tokenizer_open(file, &e);
-    if (!s->tokenizer || load_template(s, file, &e))
-        goto fail;
-    sampling_defaults_read(&s->model.defaults, strcmp(s->generation_config, "vllm") == 0 ? NULL : file);
-    s->engine = load_engine("serve", file, &s->engine_options, true);
-    if (!s->engine) {
-        e.msg[0] = '\0'; /* load_engine has said why */
-        goto fail;
-    }
-    model_file_close(file);
-    s->model.engine = s->engine;
-    s->model.tokenizer = s->tokenizer;
-    s->model.template = s->template;
-    api_model_init(&s->model);
     if (s->measure_limits) {
         struct cpu_limits limits;
-        int threads = sluice_plan(s->engine)->threads;
-        if (cpu_limits_measure(s->engine_options.cpu_level, threads, &limits, &e)) {
+        int threads = sluice_plan(m->engine)->threads;
+        if (cpu_limits_measure(m->engine_options.cpu_level, threads, &limits, &e)) {
             log_warn("the machine's limits cannot be measured: %s", e.msg);
         } else {
             log_info("this machine reads %.1f GB/s with %d threads", limits.read_gbs, threads);
             server_set_read_bandwidth(s->server, limits.read_gbs * 1e9);
         }
     }
-    if (server_attach(s->server, &s->model, &e)) {
-        file = NULL;
+    if (server_attach(s->server, &m->api, &e)) {
+        fprintf(stderr, "sluice serve: %s\n", e.msg);
         goto fail;
     }
-    log_info("serving %s at %s", s->model.names[0], server_url(s->server));
+    log_info("serving %s at %s", m->api.names[0], server_url(s->server));
     log_info("Application startup complete.");
     s->loaded = true;
     return NULL;
 fail:
-    if (e.msg[0])
-        fprintf(stderr, "sluice serve: %s\n", e.msg);
-    model_file_close(file);
     s->loaded = true;
     server_stop(s->server, EXIT_FAILED);
     return NULL;
-}
-
-/* Without --served-model-name the model is called as its path is written, as clients of vLLM expect. */
-static void set_names(struct api_model *m, const struct option_list *names, const char *const *path)
-{
-    m->names = names->n ? names->values : path;
-    m->n_names = names->n ? names->n : 1;
-    m->root = *path;
 }
 
 /* Keys of the command line, else of the environment (comma-separated). */
@@ -162,17 +83,15 @@ static double stats_interval(void)
 
 int cmd_serve(int argc, char **argv)
 {
-    struct serve s = {.generation_config = "auto"};
+    struct serve s = {0};
+    served_model_init(&s.model);
     struct server_options server;
     server_options_init(&server);
-    api_limits_init(&s.model.limits);
-    struct sluice_options *engine = &s.engine_options;
-    struct option_list names = {0}, keys = {0};
+    struct sluice_options *engine = &s.model.engine_options;
+    struct option_list keys = {0};
     char *environment_keys = NULL;
     bool disable_log_stats = false, log_requests = false;
-    uint64_t max_body = server.max_body_bytes, kv_bytes = 0;
-    uint64_t state_cache = 0;
-    bool prefix_caching = true;
+    uint64_t max_body = server.max_body_bytes;
     const char *policy = "fcfs";
     const struct option_spec options[] = {
         {.group = "Server"},
@@ -188,36 +107,12 @@ int cmd_serve(int argc, char **argv)
          .value = "N",
          .help = "TCP port; 0 = a free one"},
         {.name = "uds", .text = &server.uds, .value = "PATH", .help = "listen on a Unix socket instead"},
-        {.name = "served-model-name",
-         .list = &names,
-         .initial = "MODEL as written",
-         .value = "NAME",
-         .help =
-             "names that requests may use for the model; the first one is reported and labels the metrics"},
         {.name = "api-key",
          .list = &keys,
          .initial = "SLUICE_API_KEY or VLLM_API_KEY",
          .value = "KEY",
          .help = "requests to /v1 must carry one of these keys (Authorization: Bearer KEY)"},
-        {.name = "chat-template",
-         .text = &s.template_path,
-         .initial = "the model's",
-         .value = "FILE",
-         .help = "Jinja template for chats"},
-        {.name = "generation-config",
-         .text = &s.generation_config,
-         .choices = "auto|vllm",
-         .value = "WHICH",
-         .help = "sampling defaults: auto = the model's generation config, vllm = none of it"},
-        {.name = "max-logprobs",
-         .num = &s.model.limits.max_logprobs,
-         .min = 0,
-         .max = SLUICE_MAX_LOGPROBS,
-         .value = "N",
-         .help = "the most alternatives a request may ask for at each token"},
-        {.name = "enable-prompt-tokens-details",
-         .flag = &s.model.prompt_tokens_details,
-         .help = "usage says how many prompt tokens came from the prefix cache"},
+        ANSWER_OPTIONS(s.model),
         {.group = "Limits"},
         {.name = "max-body-bytes",
          .big = &max_body,
@@ -264,8 +159,12 @@ int cmd_serve(int argc, char **argv)
         {.name = "enable-request-id-headers",
          .flag = &server.request_id_headers,
          .help = "replies carry X-Request-Id"},
+        {.name = "trace",
+         .text = &engine->trace_path,
+         .value = "FILE",
+         .help = "write a timeline of steps and requests for Perfetto or chrome://tracing"},
         {.group = "Scheduler"},
-        POOL_OPTIONS(s.engine_options, kv_bytes),
+        POOL_OPTIONS(*engine, s.model.kv_bytes),
         {.name = "long-prefill-token-threshold",
          .num = &engine->long_prefill_threshold,
          .min = 0,
@@ -289,33 +188,20 @@ int cmd_serve(int argc, char **argv)
          .initial = "no bound",
          .value = "N",
          .help = "requests that may wait; more get 503 with Retry-After"},
-        {.name = "enable-prefix-caching",
-         .flag = &prefix_caching,
-         .help = "keep what was computed of a prompt for the next that begins alike"},
-        {.name = "state-cache-memory-bytes",
-         .big = &state_cache,
-         .initial = "a tenth of what the weights leave",
-         .value = "N",
-         .help = "recurrent states kept for the prefix cache (models that have them)"},
-        ENGINE_OPTIONS(s.engine_options),
+        PREFIX_CACHE_OPTIONS(s.model),
+        ENGINE_OPTIONS(*engine),
         {0},
     };
     const struct option_positional words[] = {
-        {"MODEL", &s.path, true, "a .gguf file or a Hugging Face directory"}, {0}};
+        {"MODEL", &s.model.path, true, "a .gguf file or a Hugging Face directory"}, {0}};
     const struct option_command command = {
         "serve", "Serves a model over HTTP with the OpenAI API. Stops with SIGTERM or Ctrl-C.", words,
         options};
     int status = options_parse(&command, argc, argv);
     if (status >= 0)
         return status;
-    if (engine->max_model_len < 0)
-        engine->max_model_len = 0;
-    engine->kv_cache_bytes = kv_bytes;
-    engine->state_cache_bytes = state_cache;
-    engine->no_prefix_cache = !prefix_caching;
     engine->priority_scheduling = strcmp(policy, "priority") == 0;
     read_keys(&keys, &environment_keys);
-    set_names(&s.model, &names, &s.path);
     server.api_keys = keys.values;
     server.n_api_keys = keys.n;
     server.max_body_bytes = max_body;
@@ -334,7 +220,7 @@ int cmd_serve(int argc, char **argv)
         log_warn("listening on all interfaces without a key: --host 127.0.0.1 keeps it to this machine, "
                  "--api-key asks "
                  "for a key");
-    log_info("listening at %s, loading %s", server_url(s.server), s.path);
+    log_info("listening at %s, loading %s", server_url(s.server), s.model.path);
     int rc = pthread_create(&loader, NULL, load_main, &s);
     if (rc) {
         fprintf(stderr, "sluice serve: the system refused a thread: %s\n", strerror(rc));
@@ -345,11 +231,11 @@ int cmd_serve(int argc, char **argv)
         _exit(status);
     pthread_join(loader, NULL);
 done:
-    sluice_close(s.engine);
+    /* the engine first: until it is closed, its thread may wake the server */
+    sluice_close(s.model.engine);
+    s.model.engine = NULL;
     server_free(s.server);
-    chat_template_free(s.template);
-    tokenizer_free(s.tokenizer);
-    option_list_free(&names);
+    served_model_free(&s.model);
     option_list_free(&keys);
     free(environment_keys);
     return status;

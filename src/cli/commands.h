@@ -5,6 +5,7 @@
 
 int cmd_serve(int argc, char **argv);
 int cmd_run(int argc, char **argv);
+int cmd_batch(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_bench(int argc, char **argv);

@@ -17,6 +17,7 @@ static const struct command {
 } commands[] = {
     {"serve", cmd_serve, "serve a model over HTTP, with the OpenAI API"},
     {"run", cmd_run, "chat with a model in the terminal, or answer one prompt"},
+    {"batch", cmd_batch, "answer a file of requests (OpenAI's batch format)"},
     {"bench", cmd_bench, "measure prefill and decode speed, and the machine's limits"},
     {"plan", cmd_plan, "print the memory that serving a model takes, without loading it"},
     {"inspect", cmd_inspect, "print what a model file holds"},

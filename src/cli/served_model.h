@@ -1,0 +1,70 @@
+/* A model as the requests of the API need it: engine, tokenizer, chat template, sampling defaults and the
+ * names it goes by. For the commands that answer such requests, over HTTP (serve) or from a file (batch). */
+#ifndef SLUICE_CLI_SERVED_MODEL_H
+#define SLUICE_CLI_SERVED_MODEL_H
+
+#include "api/model.h"
+#include "cli/load.h"
+#include "cli/options.h"
+
+struct served_model {
+    /* what the command line says */
+    const char *path, *template_path, *generation_config;
+    struct option_list names;
+    struct sluice_options engine_options;
+    uint64_t kv_bytes, state_cache_bytes;
+    bool prefix_caching;
+    /* what loading makes of it; api's limits and flags are options too */
+    struct sluice *engine;
+    struct tokenizer *tokenizer;
+    struct chat_template *template;
+    struct api_model api;
+};
+
+/* Entries of an option table for the fields of `struct served_model m` that shape the answers. */
+#define ANSWER_OPTIONS(m)                                                                       \
+    {.name = "served-model-name",                                                               \
+     .list = &(m).names,                                                                        \
+     .initial = "MODEL as written",                                                             \
+     .value = "NAME",                                                                           \
+     .help = "names that requests may use for the model; the first one is reported"},           \
+        {.name = "chat-template",                                                               \
+         .text = &(m).template_path,                                                            \
+         .initial = "the model's",                                                              \
+         .value = "FILE",                                                                       \
+         .help = "Jinja template for chats"},                                                   \
+        {.name = "generation-config",                                                           \
+         .text = &(m).generation_config,                                                        \
+         .choices = "auto|vllm",                                                                \
+         .value = "WHICH",                                                                      \
+         .help = "sampling defaults: auto = the model's generation config, vllm = none of it"}, \
+        {.name = "max-logprobs",                                                                \
+         .num = &(m).api.limits.max_logprobs,                                                   \
+         .min = 0,                                                                              \
+         .max = SLUICE_MAX_LOGPROBS,                                                            \
+         .value = "N",                                                                          \
+         .help = "the most alternatives a request may ask for at each token"},                  \
+    {                                                                                           \
+        .name = "enable-prompt-tokens-details", .flag = &(m).api.prompt_tokens_details,         \
+        .help = "usage says how many prompt tokens came from the prefix cache"                  \
+    }
+
+/* Entries for what is kept of prompts between requests. */
+#define PREFIX_CACHE_OPTIONS(m)                                                      \
+    {.name = "enable-prefix-caching",                                                \
+     .flag = &(m).prefix_caching,                                                    \
+     .help = "keep what was computed of a prompt for the next that begins alike"},   \
+    {                                                                                \
+        .name = "state-cache-memory-bytes", .big = &(m).state_cache_bytes,           \
+        .initial = "a tenth of what the weights leave", .value = "N",                \
+        .help = "recurrent states kept for the prefix cache (models that have them)" \
+    }
+
+/* The options' defaults. */
+void served_model_init(struct served_model *m);
+/* Opens and loads what the options name, and prints the memory plan. -1 after printing the error as
+ * "sluice COMMAND: …"; what was loaded until then is freed by served_model_free. */
+int served_model_load(const char *command, struct served_model *m);
+void served_model_free(struct served_model *m);
+
+#endif
