@@ -32,6 +32,7 @@ struct sluice_options {
     bool priority_scheduling;   /* lower `priority` first, instead of first come, first served */
     int max_queued;             /* requests that may wait; more are refused (ERR_BUSY). 0 = no bound */
     int block_size;             /* tokens a KV block; 0 = 16 */
+    const char *trace_path;     /* write a timeline (Perfetto, chrome://tracing) to this file; NULL = none */
     size_t kv_cache_bytes;      /* 0 = from memory_utilization */
     double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
     const char *kv_dtype;       /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
@@ -178,7 +179,8 @@ struct sluice_stats {
     struct sluice_ledger {
         uint64_t weight_bytes, kv_read_bytes, kv_write_bytes, state_bytes, flops;
         uint64_t prompt_tokens, decode_tokens, seqs;
-        double seconds;
+        double seconds;          /* of the steps … */
+        double sampling_seconds; /* … of them, choosing tokens */
     } total, last;
     double
         engine_heartbeat; /* clock_now() when the engine thread last came round; stale while busy = stalled */

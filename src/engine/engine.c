@@ -162,6 +162,7 @@ void engine_step(struct engine *en, const struct batch *batch, struct row_job *r
     en->b->count = (struct op_counts){0};
     struct step s = {.batch = batch, .kv = &en->kv, .state = en->state, .logits = en->logits};
     model_step(en->m, &s);
+    double sampling = clock_now();
     struct rows_job job = {en, rows};
     en->b->ops->parallel(en->b, finish_rows, &job, batch->n_logits);
     const struct op_counts *n = &en->b->count;
@@ -171,7 +172,9 @@ void engine_step(struct engine *en, const struct batch *batch, struct row_job *r
     ledger->state_bytes += n->state_bytes;
     ledger->flops += n->flops;
     ledger->seqs += (uint64_t)batch->n_seqs;
-    ledger->seconds += clock_now() - start;
+    double end = clock_now();
+    ledger->seconds += end - start;
+    ledger->sampling_seconds += end - sampling;
 }
 
 const struct sluice_plan *engine_plan(const struct engine *en)

@@ -83,6 +83,19 @@ static void release(struct scheduler *s, struct sluice_request *r)
     list_remove(&s->running, r);
 }
 
+/* Puts a request's life into the trace. */
+static void trace_request(struct scheduler *s, struct sluice_request *r, enum sluice_finish why)
+{
+    if (!s->trace)
+        return;
+    double scheduled = atomic_load(&r->scheduled), first = atomic_load(&r->first_token), now = clock_now();
+    trace_span(s->trace, r->order, "queued", atomic_load(&r->arrived), scheduled > 0 ? scheduled : now);
+    trace_span(s->trace, r->order, "prefill", scheduled, first > 0 ? first : now);
+    trace_span(s->trace, r->order, "decode", first, now);
+    if (why == SLUICE_ABORTED)
+        trace_mark(s->trace, r->order, "aborted", now);
+}
+
 /* The end of a request, from whichever list it is in. The only place where a sequence leaves. `finish` is
  * already published unless `why` says it is still to be. */
 static void retire(struct scheduler *s, struct sluice_request *r, bool running, enum sluice_finish why)
@@ -92,6 +105,7 @@ static void retire(struct scheduler *s, struct sluice_request *r, bool running, 
     else
         list_remove(&s->waiting, r);
     s->stats.finished[why]++;
+    trace_request(s, r, why);
     s->ended = true;
     if (atomic_load(&r->finish) == SLUICE_RUNNING)
         request_finish(r, why);
@@ -136,6 +150,7 @@ static struct sluice_request *preempt_one(struct scheduler *s)
     s->stats.preemptions++;
     victim->n_lost = victim->n_computed;
     atomic_fetch_add(&victim->preemptions, 1);
+    trace_mark(s->trace, victim->order, "preempted", clock_now());
     release(s, victim);
     victim->n_computed = 0;
     list_insert(s, &s->waiting, victim);
@@ -369,13 +384,16 @@ static void add_ledger(struct sluice_ledger *sum, const struct sluice_ledger *x)
     sum->decode_tokens += x->decode_tokens;
     sum->seqs += x->seqs;
     sum->seconds += x->seconds;
+    sum->sampling_seconds += x->sampling_seconds;
 }
 
 int scheduler_step(struct scheduler *s, bool *published)
 {
     s->ended = false;
     drop_cancelled(s);
-    build_batch(s, clock_now());
+    double start = clock_now();
+    build_batch(s, start);
+    double built = clock_now();
     const struct batch *b = &s->batch;
     if (b->n_tokens > 0) {
         s->stats.last = (struct sluice_ledger){0};
@@ -386,6 +404,20 @@ int scheduler_step(struct scheduler *s, bool *published)
             deliver(s, s->who[i], &s->slices[i], rows, now);
             rows += s->slices[i].n_logits;
         }
+        const struct sluice_ledger *l = &s->stats.last;
+        struct trace_step step = {.start = start,
+                                  .built = built,
+                                  .computed = now,
+                                  .end = clock_now(),
+                                  .sampling = l->sampling_seconds,
+                                  .prompt_tokens = (int)l->prompt_tokens,
+                                  .decode_tokens = (int)l->decode_tokens,
+                                  .seqs = b->n_seqs,
+                                  .waiting = s->waiting.n,
+                                  .weight_bytes = l->weight_bytes,
+                                  .kv_bytes = l->kv_read_bytes + l->kv_write_bytes,
+                                  .state_bytes = l->state_bytes};
+        trace_step(s->trace, &step);
         s->stats.steps++;
         add_ledger(&s->stats.total, &s->stats.last);
     }

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "sched/prefix.h"
 #include "sched/request.h"
+#include "sched/trace.h"
 
 /* Runs a batch (engine_step, or a test's recorder). */
 typedef void step_fn(void *arg, const struct batch *batch, struct row_job *rows,
@@ -46,6 +47,7 @@ struct scheduler {
     struct sluice_request **who; /* [max_num_seqs] */
     struct row_job *rows;        /* [max_logits] */
     uint64_t next_order;
+    struct trace *trace;       /* not owned; NULL = none */
     struct sluice_stats stats; /* all but engine_heartbeat and refused */
 };
 

@@ -17,6 +17,7 @@
 struct sluice {
     struct engine *engine;
     struct scheduler sched; /* engine thread only */
+    struct trace *trace;
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -49,9 +50,14 @@ static void run_engine(void *arg, const struct batch *batch, struct row_job *row
 
 struct sluice *sluice_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
 {
-    struct engine *engine = engine_open(file, o, e);
-    if (!engine)
+    struct trace *trace = o->trace_path ? trace_open(o->trace_path, e) : NULL;
+    if (o->trace_path && !trace)
         return NULL;
+    struct engine *engine = engine_open(file, o, e);
+    if (!engine) {
+        trace_close(trace);
+        return NULL;
+    }
     struct sluice *s = mem_zalloc(1, sizeof *s);
     const struct sluice_plan *p = engine_plan(engine);
     s->engine = engine;
@@ -70,6 +76,7 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
                                  .step = run_engine,
                                  .step_arg = s};
     scheduler_init(&s->sched, &c);
+    s->sched.trace = s->trace = trace;
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -303,6 +310,7 @@ void sluice_close(struct sluice *s)
     for (struct sluice_request *r = s->sched.running.first; r; r = r->next)
         atomic_store(&r->owner, NULL);
     scheduler_free(&s->sched);
+    trace_close(s->trace);
     if (s->notify)
         s->notify(s->notify_arg);
     engine_free(s->engine);
