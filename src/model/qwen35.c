@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "file/gguf.h"
 #include "model/arch.h"
@@ -126,7 +127,12 @@ static int qwen35_configure(struct model *m, const struct params *p, struct err 
         c->state_floats = w->conv + (size_t)(l->kernel - 1) * (size_t)l->channels;
     }
 
-    m->has_mtp = m->want_mtp && qwen35_has_mtp(p->file, c->n_layers);
+    bool in_file = qwen35_has_mtp(p->file, c->n_layers);
+    m->has_mtp = m->want_mtp && in_file;
+    if (m->want_mtp != in_file)
+        log_info("%s: %s", p->file->path,
+                 in_file ? "the MTP head in the file is not loaded: nothing was asked to draft with it"
+                         : "the file has no MTP head");
     if (m->has_mtp) {
         l->mtp.layer = (struct qwen35_layer){.attention = true, .kv_layer = c->n_kv_layers++};
         c->max_cols = 2 * c->hidden > c->max_cols ? 2 * c->hidden : c->max_cols;
