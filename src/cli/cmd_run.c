@@ -97,7 +97,7 @@ static char *read_stdin(size_t *len)
     struct str s = {0};
     char chunk[65536];
     ssize_t n;
-    while ((n = read(STDIN_FILENO, chunk, sizeof chunk)) > 0 || (n < 0 && errno == EINTR && !interrupted)) {
+    while ((n = read(STDIN_FILENO, chunk, sizeof chunk)) > 0 || (n < 0 && errno == EINTR)) {
         if (n > 0)
             str_add(&s, chunk, (size_t)n);
         if (s.len > MAX_INPUT) {
@@ -316,8 +316,6 @@ int cmd_run(int argc, char **argv)
     char *piped = NULL;
     size_t len = prompt ? strlen(prompt) : 0;
 
-    struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: it must end a waiting read */
-    sigaction(SIGINT, &action, NULL);
     log_set_level(LOG_LEVEL_WARN);
     if (!(file = model_file_open(model, &e)) || !(tokenizer = tokenizer_open(file, &e)))
         goto failed;
@@ -349,6 +347,10 @@ int cmd_run(int argc, char **argv)
 
     if (!(s = load_engine("run", file, &engine, verbose)))
         goto done;
+    /* From here on Ctrl-C ends an answer or a line; before, it ends the program. No SA_RESTART: it must end a
+     * waiting read. */
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
     sampling.max_tokens = max_tokens ? max_tokens : sluice_plan(s)->max_model_len;
     session_open(&r.session, s, tokenizer, template, &sampling);
     r.session.interrupted = &interrupted;
