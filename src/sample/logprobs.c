@@ -5,7 +5,8 @@
 #include "sample/sampler.h"
 #include "sample/softmax.h"
 
-double sample_log_sum(const float *logits, int vocab)
+/* The log of the softmax's denominator: logprob(id) = logits[id] - it. */
+static double log_sum_of(const float *logits, int vocab)
 {
     float max = -INFINITY;
     for (int i = 0; i < vocab; i++)
@@ -18,7 +19,7 @@ double sample_log_sum(const float *logits, int vocab)
 
 void sample_logprobs(const float *logits, int vocab, int32_t token, int k, struct sluice_prob *out, int *rank)
 {
-    double log_sum = sample_log_sum(logits, vocab);
+    double log_sum = log_sum_of(logits, vocab);
     struct sluice_prob *top = out + 1;
     int n = 0, above = 0;
     for (int i = 0; i < vocab; i++) {

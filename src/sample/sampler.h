@@ -28,7 +28,8 @@ struct sampler *sampler_create(const struct sluice_sampling *p, int vocab, const
 void sampler_free(struct sampler *s);
 
 /* Picks the token of answer position `index` (0 = first). logits [vocab] are changed: biases, masks,
- * penalties. If every token is masked or not a number, the result is the lowest allowed id. */
+ * penalties. If every token is masked, the result is the lowest allowed id; if none is a number above minus
+ * infinity and some are not numbers, -1: the model is broken. */
 int32_t sampler_pick(struct sampler *s, float *logits, int index, struct sample_scratch *scratch);
 /* Records the picked token for the penalties. */
 void sampler_accept(struct sampler *s, int32_t token);
@@ -38,8 +39,5 @@ void sampler_accept(struct sampler *s, int32_t token);
  * sampler_pick. */
 void sample_logprobs(const float *logits, int vocab, int32_t token, int k, struct sluice_prob *out,
                      int *rank);
-/* The same when the token is known only later: the log of the softmax's denominator, so that logprob(id) =
- * logits[id] - result. */
-double sample_log_sum(const float *logits, int vocab);
 
 #endif
