@@ -261,7 +261,7 @@ static void write_time(char *buf, size_t size, double seconds)
 static void show(const struct batch *b, struct progress *p)
 {
     double now = clock_now();
-    if (now - p->shown < (p->tty ? 0.1 : p->interval))
+    if (now - p->shown < (p->tty ? 0.1 : p->interval) && !(p->tty && b->out.n == b->in.n))
         return;
     p->shown = now;
     double since = now - p->rate_at;
@@ -404,7 +404,7 @@ int cmd_batch(int argc, char **argv)
          .help = "requests read and not answered at one time"},
         {.name = "progress-interval",
          .real = &progress.interval,
-         .min = 0.1,
+         .min = 0.01,
          .max = 86400,
          .value = "S",
          .help = "seconds between lines of progress where stderr is no terminal"},
