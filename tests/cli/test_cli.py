@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLUICE = os.environ.get("SLUICE", str(ROOT / "build" / "sluice"))
 TINY = ROOT / "tests/fixtures/models/llama-tiny"
 TINY_GGUF = ROOT / "tests/fixtures/gguf/llama-tiny-f16.gguf"
-COMMANDS = ["serve", "run", "batch", "bench", "inspect", "tokenize"]
+COMMANDS = ["serve", "run", "batch", "bench", "plan", "inspect", "tokenize"]
 
 
 def sluice(*args, stdin=None, timeout=120):

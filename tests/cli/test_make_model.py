@@ -34,13 +34,17 @@ def inspect(path):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """One layer of SmolLM2: 30 MB."""
-    return make(tmp_path_factory.mktemp("small") / "small.gguf", "--like", "smollm2-135m", "--layers", 1, "--bits", 8)
+    path = make(tmp_path_factory.mktemp("small") / "small.gguf", "--like", "smollm2-135m", "--layers", 1, "--bits", 8)
+    yield path
+    path.unlink()
 
 
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory):
     """Four layers of Qwen3.5 0.8B, one of them attention: 190 MB."""
-    return make(tmp_path_factory.mktemp("hybrid") / "hybrid.gguf", "--like", "qwen3.5-0.8b", "--layers", 4, "--bits", 4)
+    path = make(tmp_path_factory.mktemp("hybrid") / "hybrid.gguf", "--like", "qwen3.5-0.8b", "--layers", 4, "--bits", 4)
+    yield path
+    path.unlink()
 
 
 def test_shapes_and_keys(hybrid):
@@ -83,6 +87,7 @@ def test_hybrid_answers_and_k_quants(hybrid, tmp_path):
     for path in (hybrid, k):
         answers = {sluice("run", path, "--prompt", "hello", "--max-tokens", 8, "--temperature", 0).stdout for _ in range(2)}
         assert len(answers) == 1 and len(answers.pop()) > 20
+    k.unlink()
 
 
 def test_a_seed_names_a_file(small, tmp_path):
@@ -120,8 +125,15 @@ def test_it_is_refused_by_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help():
+    r = sluice("make-model", "--help")
+    assert r.returncode == 0 and all(len(line) <= 112 for line in r.stdout.splitlines())
+    assert "qwen3.5-4b" in r.stdout and "make-model" in sluice("help").stdout
+
+
 def test_interrupted_leaves_nothing(tmp_path):
-    p = subprocess.Popen([SLUICE, "make-model", tmp_path / "m.gguf", "--like", "qwen3.5-0.8b", "--threads", "1"],
+    p = subprocess.Popen([SLUICE, "make-model", tmp_path / "m.gguf", "--like", "qwen3.5-0.8b", "--layers", "8",
+                          "--threads", "1"],
                          stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
