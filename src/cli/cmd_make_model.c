@@ -137,7 +137,7 @@ int cmd_make_model(int argc, char **argv)
          .text = &like_name,
          .choices = MODEL_LIKE_NAMES,
          .value = "NAME",
-         .help = "whose shapes: " MODEL_LIKE_NAMES},
+         .help = "whose shapes"},
         {.name = "layers",
          .num = &layers,
          .min = 1,
