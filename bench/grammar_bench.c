@@ -149,7 +149,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "%s: %s\n", cases[i].name, e.msg);
             return 1;
         }
-        grammar_bind(g, v);
+        grammar_bind(g, v, 0);
         failed |= decode(g, &ids, &total[0], &worst[0]);
         enum { ROUNDS = 20 };
         for (int k = 0; k < ROUNDS; k++)

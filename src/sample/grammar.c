@@ -44,12 +44,12 @@ struct grammar *grammar_from_choice(const json_t *strings, struct err *e)
     return grammar_builder_finish(b, root, e);
 }
 
-void grammar_bind(struct grammar *g, struct grammar_vocab *v)
+void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes)
 {
     if (g->cache)
         return;
     g->vocab = v;
-    g->cache = mask_cache_create(g, v);
+    g->cache = mask_cache_create(g, v, cache_bytes ? cache_bytes : GRAMMAR_CACHE_BYTES);
 }
 
 void grammar_warm(struct grammar *g, double seconds)

@@ -1,7 +1,7 @@
 /* Constrained decoding: which tokens may come next, so that an answer has the form that was asked for.
  *
  *     struct grammar *g = grammar_from_schema(schema, NULL, &e);         once a schema (any thread)
- *     grammar_bind(g, vocab);                                            once
+ *     grammar_bind(g, vocab, 0);                                         once
  *     struct grammar_matcher *m = grammar_matcher_create(g);             once a request
  *     each token:  grammar_matcher_mask(m, bits)                         sample among the set bits,
  *                  grammar_matcher_advance(m, bytes of the token)        then go on
@@ -64,8 +64,10 @@ struct grammar *grammar_from_structural_tag(const json_t *tag, const struct gram
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g);
 
-/* Says which vocabulary grammar_matcher_mask speaks of. Before g is shared; once. */
-void grammar_bind(struct grammar *g, struct grammar_vocab *v);
+/* Says which vocabulary grammar_matcher_mask speaks of, and how many bytes of masks to keep (0 =
+ * GRAMMAR_CACHE_BYTES; when they are passed, all are dropped and made again as needed). Before g is shared;
+ * once. */
+void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes);
 /* Prepares the masks that are costly when first needed (milliseconds: the insides of strings), within about
  * `seconds`. For a thread that may wait, so that the engine's need not. */
 void grammar_warm(struct grammar *g, double seconds);
@@ -73,7 +75,7 @@ void grammar_warm(struct grammar *g, double seconds);
 struct grammar_size {
     int rules, states, edges;
     size_t bytes;       /* of the automaton */
-    size_t cache_bytes; /* of the cached masks: at most GRAMMAR_CACHE_BYTES and one mask's working set */
+    size_t cache_bytes; /* of the cached masks: at most the limit and what one mask adds */
     int cached;         /* masks in the cache */
 };
 void grammar_size(struct grammar *g, struct grammar_size *out);

@@ -304,7 +304,7 @@ static inline int32_t vocab_next(const struct grammar_vocab *v, uint32_t node, i
     return v->token[node] < VOCAB_NONE ? v->same[id] : -1;
 }
 
-struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v);
+struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v, size_t limit);
 void mask_cache_free(struct mask_cache *c);
 int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t *bits);
 void mask_warm(struct mask_cache *c, double seconds);

@@ -64,7 +64,7 @@ struct mask_cache {
     int n_entries, cap_entries, n_exits, cap_exits;
     struct slot *slots; /* [n_slots] open addressing; kind 0 = free */
     int n_slots, n_used;
-    size_t bytes;
+    size_t bytes, limit;
     struct walk walk;
     struct {
         int exits, frame;
@@ -74,11 +74,12 @@ struct mask_cache {
 
 /* --- the cache ----------------------------------------------------------------------------------- */
 
-struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v)
+struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v, size_t limit)
 {
     struct mask_cache *c = mem_zalloc(1, sizeof *c);
     c->g = g;
     c->v = v;
+    c->limit = limit;
     pthread_mutex_init(&c->lock, NULL);
     c->words = (v->n_ids + 31) / 32;
     walk_init(&c->walk, g, v);
@@ -435,7 +436,7 @@ int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t
 {
     int rc = MASK_DONE;
     pthread_mutex_lock(&c->lock);
-    if (c->bytes > GRAMMAR_CACHE_BYTES)
+    if (c->bytes > c->limit)
         drop_entries(c);
     memset(bits, 0, (size_t)c->words * sizeof *bits);
     c->n_visited = 0;
@@ -463,7 +464,7 @@ void mask_warm(struct mask_cache *c, double seconds)
         if (c->g->states[i].first_edge == c->g->states[i + 1].first_edge)
             continue;
         pthread_mutex_lock(&c->lock);
-        bool full = c->bytes > GRAMMAR_CACHE_BYTES / 2;
+        bool full = c->bytes > c->limit / 2;
         if (!full)
             entry_of_state(c, i);
         pthread_mutex_unlock(&c->lock);

@@ -211,7 +211,7 @@ static json_t *answer(const json_t *request)
     double seconds = clock_now() - begin;
     if (!g)
         return json_pack("{s:s, s:f}", "error", e.msg, "seconds", seconds);
-    grammar_bind(g, vocab);
+    grammar_bind(g, vocab, 0);
     struct grammar_size size;
     grammar_size(g, &size);
     json_t *texts = json_array(), *accepted = json_array(), *v;

@@ -104,14 +104,14 @@ static const char *const pieces[] = {
 };
 enum { N_PIECES = sizeof pieces / sizeof pieces[0], N_IDS = 256 + N_PIECES + 1 };
 
+static char single_bytes[256];
+
 static const char *test_bytes(void *arg, int32_t id, size_t *len)
 {
-    static char bytes[256];
     (void)arg;
     if (id < 256) {
-        bytes[id] = (char)id;
         *len = 1;
-        return &bytes[id];
+        return &single_bytes[id];
     }
     *len = id < 256 + N_PIECES ? strlen(pieces[id - 256]) : 0; /* the last id is a control token */
     return *len ? pieces[id - 256] : "";
@@ -122,6 +122,8 @@ static inline struct grammar_vocab *test_vocab(void)
     static struct grammar_vocab *v;
     if (!v) {
         struct err e = {0};
+        for (int i = 0; i < 256; i++)
+            single_bytes[i] = (char)i;
         v = grammar_vocab_create(N_IDS, test_bytes, NULL, &e);
         assert_non_null(v);
     }
@@ -133,7 +135,7 @@ static inline struct grammar *bound(struct grammar *g, const struct err *e)
     if (!g)
         print_error("%s\n", e->msg);
     assert_non_null(g);
-    grammar_bind(g, test_vocab());
+    grammar_bind(g, test_vocab(), 0);
     return g;
 }
 

@@ -372,7 +372,7 @@ static void hostile(void **state)
         if (!g)
             print_message("%s: %s\n", exponential[i], e.msg);
         if (g) {
-            grammar_bind(g, test_vocab());
+            grammar_bind(g, test_vocab(), 0);
             unsigned seed = (unsigned)i;
             struct grammar_matcher *m = grammar_matcher_create(g);
             for (int k = 0; k < 40; k++) {
@@ -400,7 +400,7 @@ static void hostile(void **state)
     s.len += (size_t)sprintf(s.data + s.len, "r3000 ::= \"\" | \"a\"\n");
     struct grammar *g = grammar_from_ebnf(text, s.len, &e);
     if (g) {
-        grammar_bind(g, test_vocab());
+        grammar_bind(g, test_vocab(), 0);
         struct grammar_matcher *m = grammar_matcher_create(g);
         uint32_t bits[(N_IDS + 31) / 32];
         grammar_matcher_mask(m, bits, &e);
@@ -431,7 +431,7 @@ static void bounds(void **state)
     /* a vocabulary without the byte that must come */
     struct grammar_vocab *v = grammar_vocab_create('b', test_bytes, NULL, &e);
     g = grammar_from_regex("ab", 2, &e);
-    grammar_bind(g, v);
+    grammar_bind(g, v, 0);
     m = grammar_matcher_create(g);
     uint32_t words[4];
     assert_int_equal(grammar_matcher_mask(m, words, &e), 0);
