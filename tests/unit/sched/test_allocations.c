@@ -1,0 +1,104 @@
+/* Law 4: the step path allocates nothing. The linker leads every call of malloc, calloc, realloc and mmap in
+ * our code through the counters below (CMakeLists.txt); from the first step to the end of the last request,
+ * with chunks, preemption, prefix cache, sampling and log-probabilities, they must stand still. */
+#include "unit.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "file/model_file.h"
+#include "sluice.h"
+
+static _Atomic int calls;
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+
+void *__wrap_malloc(size_t n)
+{
+    calls++;
+    return __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    calls++;
+    return __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    calls++;
+    return __real_realloc(p, n);
+}
+
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    calls++;
+    return __real_mmap(at, n, protection, flags, fd, offset);
+}
+
+static void steps_allocate_nothing(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"models/llama-tiny", "models/qwen35-tiny", "models/gemma3-tiny-alt",
+                                         "gguf/qwen3-tiny-q8_0.gguf"};
+    enum { N = 8 };
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        struct err e = {0};
+        struct sluice_options o = {
+            .threads = 2, .max_num_seqs = 4, .max_model_len = 240, .max_num_batched_tokens = 48};
+        struct sluice *s = NULL;
+        for (int pass = 0; pass < 2; pass++) { /* the second time with a pool that is too small for four */
+            struct model_file *f = model_file_open(fixture(models[m]), &e);
+            sluice_close(s);
+            s = f ? sluice_open(f, &o, &e) : NULL;
+            if (!s)
+                fail_msg("%s: %s", models[m], e.msg);
+            model_file_close(f);
+            o.kv_cache_bytes = sluice_plan(s)->kv_bytes_per_token * 400;
+        }
+        struct sluice_request *r[N];
+        for (int i = 0; i < N; i++) {
+            int32_t ids[150];
+            for (int t = 0; t < 150; t++)
+                ids[t] = t < 100 ? t + 3 : (t * 7 + i) % 900 + 3; /* a beginning in common */
+            struct sluice_sampling p;
+            sluice_sampling_init(&p);
+            p.max_tokens = 60;
+            p.n_logprobs = 3;
+            p.n_prompt_logprobs = i == 3 ? 2 : -1;
+            p.temperature = i % 2 ? 1 : 0;
+            p.top_p = i == 5 ? 0.9f : 1;
+            p.top_k = i == 1 ? 20 : 0;
+            p.repetition_penalty = i == 7 ? 1.2f : 1;
+            r[i] = sluice_submit(s, ids, 150, &p, &e);
+            if (!r[i])
+                fail_msg("%s", e.msg);
+        }
+        int before = calls;
+        assert_true(before > 0); /* the counters count */
+        while (sluice_step(s) > 0)
+            ;
+        assert_int_equal(calls, before);
+        struct sluice_stats stats;
+        sluice_stats(s, &stats);
+        assert_int_equal(stats.finished[SLUICE_LENGTH], N);
+        assert_true(stats.preemptions > 0 && stats.lookups_hit > 0);
+        for (int i = 0; i < N; i++)
+            sluice_request_free(r[i]);
+        sluice_close(s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_allocate_nothing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
