@@ -149,8 +149,16 @@ int main(int argc, char **argv)
             fprintf(stderr, "%s: %s\n", cases[i].name, e.msg);
             return 1;
         }
-        grammar_bind(g, v, 0);
-        failed |= decode(g, &ids, &total[0], &worst[0]);
+        total[0] = worst[0] = 1e9;
+        for (int k = 0; k < 5; k++) {
+            double sum = 0, most = 0;
+            grammar_unref(g);
+            g = compile(cases[i].schema, &e);
+            grammar_bind(g, v, 0);
+            failed |= decode(g, &ids, &sum, &most);
+            total[0] = sum < total[0] ? sum : total[0];
+            worst[0] = most < worst[0] ? most : worst[0];
+        }
         enum { ROUNDS = 20 };
         for (int k = 0; k < ROUNDS; k++)
             failed |= decode(g, &ids, &total[1], &worst[1]);

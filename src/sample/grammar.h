@@ -75,7 +75,8 @@ void grammar_warm(struct grammar *g, double seconds);
 struct grammar_size {
     int rules, states, edges;
     size_t bytes;       /* of the automaton */
-    size_t cache_bytes; /* of the cached masks: at most the limit and what one mask adds */
+    size_t cache_bytes; /* of the cached masks: at most the limit and what one mask adds; scratch of 1 to 4
+                           MiB is not counted */
     int cached;         /* masks in the cache */
 };
 void grammar_size(struct grammar *g, struct grammar_size *out);
@@ -90,7 +91,9 @@ void grammar_matcher_free(struct grammar_matcher *m);
 struct grammar_matcher *grammar_matcher_fork(const struct grammar_matcher *m);
 void grammar_matcher_copy(struct grammar_matcher *dst, const struct grammar_matcher *src);
 
-/* Goes on by bytes [n]. false, with nothing changed, if the grammar does not allow them. */
+/* Goes on by bytes [n]. false, with nothing changed, if the grammar does not allow them. (For a token of the
+ * last mask that can only be in a grammar so ambiguous that more ways are open than are followed: end the
+ * answer with an error then.) */
 bool grammar_matcher_advance(struct grammar_matcher *m, const char *bytes, size_t n);
 /* How many of the bytes [n] could be matched from here; nothing changes. */
 size_t grammar_matcher_accepts(struct grammar_matcher *m, const char *bytes, size_t n);
@@ -124,8 +127,8 @@ struct grammar *grammar_builder_finish(struct grammar_builder *b, grammar_node r
 
 grammar_node grammar_literal(struct grammar_builder *b, const char *bytes, size_t n); /* "" matches nothing */
 grammar_node grammar_text(struct grammar_builder *b, const char *text);               /* NUL-terminated */
-grammar_node grammar_seq(struct grammar_builder *b, const grammar_node *parts, int n);
-grammar_node grammar_alt(struct grammar_builder *b, const grammar_node *parts, int n); /* 0 = no way at all */
+grammar_node grammar_seq(struct grammar_builder *b, const grammar_node *list, int n);
+grammar_node grammar_alt(struct grammar_builder *b, const grammar_node *list, int n); /* 0 = no way at all */
 grammar_node grammar_repeat(struct grammar_builder *b, grammar_node part, int min,
                             int max); /* max -1 = any */
 

@@ -27,7 +27,7 @@ enum {
     GRAMMAR_MAX_NFA = 400000,    /* states, and twice as many edges */
     GRAMMAR_MAX_STATES = 250000, /* of the automaton, and 8 times as many edges */
     GRAMMAR_MAX_REPEAT = 1000000000,
-    GRAMMAR_MAX_DEPTH = 256,   /* rules open at a time in a matcher: the nesting of an answer */
+    GRAMMAR_MAX_DEPTH = 400,   /* rules open at a time in a matcher: the nesting of an answer */
     GRAMMAR_MAX_ITEMS = 512,   /* ways that a matcher follows at a time */
     GRAMMAR_MAX_FRAMES = 2048, /* open rules of all those ways, and closed ones not yet collected */
     GRAMMAR_MAX_RETURNS = 4096,
@@ -267,18 +267,23 @@ struct grammar *grammar_compile(struct grammar_builder *b, grammar_node root, st
 
 /* --- masks --------------------------------------------------------------------------------------- */
 
-/* The vocabulary's trie in preorder: node i's subtree is i … skip[i] - 1. Node 0 is the root.
+/* The vocabulary's trie in preorder: node i's subtree is i … skip[i] - 1. Node 0 is the root. Tokens in the
+ * order of their bytes are in the order of their nodes too, so those of a subtree are order[first[i] …
+ * first[skip[i]]).
  *
- * Plain tokens are whole characters that a JSON string holds as they are, but for those that markers begin
- * with. Most of a vocabulary is, and so is most text: states that read plain characters and stay where they
- * are get them all at once (grammar_mask.c).
- */
+ * Most text is read by a state that stays where it is. Two things spare such a state most of the walk: for
+ * each node the classes of bytes below it, so that a whole subtree is allowed at once; and for counted rules
+ * the plain tokens, those of whole characters that a JSON string holds as they are, by their numbers of
+ * characters. */
 struct grammar_vocab {
-    int n_ids, n_nodes, max_len;
+    int n_ids, n_nodes, n_tokens, max_len;
     uint8_t *byte, *depth; /* [n_nodes] */
     uint32_t *skip;        /* [n_nodes] */
     int32_t *token;  /* [n_nodes] the token that ends here; -2 - id if there are more in `same`; VOCAB_NONE */
     int32_t *same;   /* [n_ids] next token with the same bytes, -1 = none */
+    int32_t *order;  /* [n_tokens] */
+    uint32_t *first; /* [n_nodes + 1] */
+    uint64_t *below; /* [n_nodes] classes (vocab_class) of the bytes below a node */
     bool *mixed;     /* [n_nodes] not all tokens of the subtree are plain */
     uint32_t *plain; /* [words] the set of plain tokens */
     int32_t *by_chars; /* [n_plain] plain tokens in the order of their numbers of characters */
@@ -286,11 +291,31 @@ struct grammar_vocab {
     int n_plain, max_chars;
 };
 
+/* Classes of bytes: a bit each. Letters share some, punctuation has one for each. */
+enum { CLASS_NOT_ASCII = 60, CLASS_MALFORMED = 61 /* what is below is no UTF-8, read as whole characters */ };
+
+static inline int vocab_class(unsigned byte)
+{
+    if (byte >= 0x80)
+        return CLASS_NOT_ASCII;
+    if (byte < 0x20 || byte == 0x7F)
+        return byte == '\n' ? 0 : byte == '\t' || byte == '\r' ? 1 : 2;
+    if (byte >= '0' && byte <= '9')
+        return 3;
+    if ((byte | 32) >= 'a' && (byte | 32) <= 'z')
+        return (byte & 32 ? 4 : 12) + (int)((byte | 32) - 'a') / 4;
+    /* 33 others: 20 … 52 */
+    return 20 + (int)(byte < '0'   ? byte - 0x20
+                      : byte < 'A' ? byte - 0x2A
+                      : byte < 'a' ? byte - 0x44
+                                   : byte - 0x5E);
+}
+
 enum { VOCAB_NONE = -1 };
 
 static inline bool vocab_plain_char(unsigned c)
 {
-    return c >= 0x20 && c != '"' && c != '\\' && c != '<' && c != '[' && c != '{';
+    return c >= 0x20 && c != '"' && c != '\\' && c != '<' && c != '[' && c != '{' && c != 0x7F;
 }
 
 /* The first token that ends at a node and the next after id, -1 = none. */

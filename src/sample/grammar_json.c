@@ -87,7 +87,6 @@ static void make_parts(struct json_parts *p)
     grammar_define(b, value, grammar_alt(b, kinds, 7));
     p->value = value;
     p->object = object;
-    p->array = array;
 }
 
 struct json_parts *json_parts_of(struct grammar_builder *b, const struct grammar_json_options *o)

@@ -12,7 +12,7 @@ struct json_parts {
     grammar_node comma, colon; /* with white space around */
     grammar_node character;    /* one character inside a string, escapes too */
     grammar_node string_tail;  /* the rest of a string: characters and the closing quote */
-    grammar_node string, value, object, array;
+    grammar_node string, value, object;
     grammar_node any_number, any_integer;
     /* what they were made for */
     bool no_whitespace;

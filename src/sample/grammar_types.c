@@ -1,4 +1,5 @@
 /* JSON Schema, one type at a time: strings, numbers, arrays and objects with the keywords that are theirs. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ static int count_of(struct schema *x, const json_t *s, const char *key, int othe
     if (!v)
         return otherwise;
     double n = json_number_value(v);
-    if (!json_is_number(v) || n < 0 || n != (double)(int64_t)(n < 1e15 ? n : 0) + (n < 1e15 ? 0 : n)) {
+    if (!json_is_number(v) || !(n >= 0) || n != floor(n)) {
         schema_fail(x, ERR_INVALID, "%s must be a whole number of at least 0", key);
         return otherwise;
     }

@@ -55,6 +55,66 @@ static size_t shared_prefix(const char *a, size_t na, const char *b, size_t nb)
     return n;
 }
 
+/* The states of reading UTF-8: how many continuation bytes are missing, and which range the next one is from.
+ */
+enum utf8_state {
+    WHOLE,
+    ONE,
+    TWO,
+    THREE,
+    AFTER_E0,
+    AFTER_ED,
+    AFTER_F0,
+    AFTER_F4,
+    UTF8_STATES,
+    MALFORMED = UTF8_STATES
+};
+
+static enum utf8_state utf8_next(enum utf8_state s, unsigned byte)
+{
+    static const struct {
+        uint8_t lo, hi, next;
+    } then[UTF8_STATES] = {
+        [ONE] = {0x80, 0xBF, WHOLE},    [TWO] = {0x80, 0xBF, ONE},      [THREE] = {0x80, 0xBF, TWO},
+        [AFTER_E0] = {0xA0, 0xBF, ONE}, [AFTER_ED] = {0x80, 0x9F, ONE}, [AFTER_F0] = {0x90, 0xBF, TWO},
+        [AFTER_F4] = {0x80, 0x8F, TWO}};
+    if (s != WHOLE)
+        return byte >= then[s].lo && byte <= then[s].hi ? then[s].next : MALFORMED;
+    if (byte < 0x80)
+        return WHOLE;
+    if (byte < 0xC2 || byte > 0xF4)
+        return MALFORMED;
+    if (byte < 0xE0)
+        return ONE;
+    if (byte < 0xF0)
+        return byte == 0xE0 ? AFTER_E0 : byte == 0xED ? AFTER_ED : TWO;
+    return byte == 0xF0 ? AFTER_F0 : byte == 0xF4 ? AFTER_F4 : THREE;
+}
+
+/* Fills in the classes below each node, from the leaves up: in preorder a subtree lies behind its root. */
+static int find_classes(struct grammar_vocab *v)
+{
+    /* Bit s: read from UTF-8 state s, something below is malformed. */
+    uint8_t *malformed = mem_try_alloc((size_t)v->n_nodes, 1);
+    if (!malformed)
+        return -1;
+    for (int i = v->n_nodes - 1; i >= 0; i--) {
+        for (uint32_t k = (uint32_t)i + 1; k < v->skip[i]; k = v->skip[k]) {
+            v->below[i] |= v->below[k] & ~(UINT64_C(1) << CLASS_MALFORMED);
+            v->below[i] |= UINT64_C(1) << vocab_class(v->byte[k]);
+            for (int s = 0; s < UTF8_STATES; s++) {
+                enum utf8_state next = utf8_next((enum utf8_state)s, v->byte[k]);
+                if (next == MALFORMED || malformed[k] >> next & 1)
+                    malformed[i] |= (uint8_t)(1 << s);
+            }
+        }
+        if (malformed[i] >> WHOLE & 1)
+            v->below[i] |= UINT64_C(1) << CLASS_MALFORMED;
+    }
+    free(malformed);
+    return 0;
+}
+
 /* The number of characters of a plain token, 0 if it is not plain. */
 static int plain_chars(const char *text, size_t len)
 {
@@ -128,7 +188,9 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
     v->depth = mem_try_alloc(total, 1);
     v->skip = mem_try_alloc(total, sizeof *v->skip);
     v->token = mem_try_alloc(total, sizeof *v->token);
-    if (!v->byte || !v->depth || !v->skip || !v->token)
+    v->first = mem_try_alloc(total + 1, sizeof *v->first);
+    v->order = mem_try_alloc((size_t)n, sizeof *v->order);
+    if (!v->byte || !v->depth || !v->skip || !v->token || !v->first || !v->order)
         goto no_memory;
     memset(v->same, 0xFF, (size_t)n_ids * sizeof *v->same);
     /* path[d] is the node of depth d above where we are. */
@@ -147,21 +209,29 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
             v->byte[node] = (uint8_t)text[depth];
             v->depth[node] = (uint8_t)(depth + 1);
             v->token[node] = VOCAB_NONE;
+            v->first[node] = (uint32_t)i;
             path[depth + 1] = node;
         }
         v->max_len = (int)len > v->max_len ? (int)len : v->max_len;
+        v->order[i] = list[i].id;
         int32_t *token = &v->token[path[len]];
         v->same[list[i].id] = vocab_first(v, path[len]);
         *token = *token == VOCAB_NONE ? list[i].id : -2 - list[i].id;
     }
     for (size_t d = 0; d <= depth; d++)
         v->skip[path[d]] = (uint32_t)v->n_nodes;
+    v->n_tokens = n;
+    v->first[v->n_nodes] = (uint32_t)n;
     /* Give back what shared prefixes saved. */
     size_t used = (size_t)v->n_nodes;
     v->byte = mem_realloc(v->byte, used, 1);
     v->depth = mem_realloc(v->depth, used, 1);
     v->skip = mem_realloc(v->skip, used, sizeof *v->skip);
     v->token = mem_realloc(v->token, used, sizeof *v->token);
+    v->first = mem_realloc(v->first, used + 1, sizeof *v->first);
+    v->below = mem_try_alloc(used, sizeof *v->below);
+    if (!v->below || find_classes(v))
+        goto no_memory;
     if (sort_plain(v, list, all.data, n))
         goto no_memory;
     free(list);
@@ -184,6 +254,9 @@ void grammar_vocab_free(struct grammar_vocab *v)
     free(v->skip);
     free(v->token);
     free(v->same);
+    free(v->order);
+    free(v->first);
+    free(v->below);
     free(v->mixed);
     free(v->plain);
     free(v->by_chars);
@@ -193,6 +266,7 @@ void grammar_vocab_free(struct grammar_vocab *v)
 
 size_t grammar_vocab_memory(const struct grammar_vocab *v)
 {
-    return sizeof *v + (size_t)v->n_nodes * (3 + sizeof *v->skip + sizeof *v->token) +
-           (size_t)v->n_ids * (sizeof *v->same + sizeof *v->by_chars) + (size_t)v->n_ids / 8;
+    size_t node = 3 + sizeof *v->skip + sizeof *v->token + sizeof *v->first + sizeof *v->below;
+    size_t id = sizeof *v->same + sizeof *v->order + sizeof *v->by_chars;
+    return sizeof *v + (size_t)v->n_nodes * node + (size_t)v->n_ids * id + (size_t)v->n_ids / 8;
 }

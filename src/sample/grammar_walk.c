@@ -36,6 +36,7 @@ void walk_free(struct walk *w)
     free(w->sim.returns);
     free(w->sim.exits);
     free(w->base);
+    free(w->stays);
     free(w->row_of);
     free(w->rows);
 }
@@ -54,6 +55,7 @@ static void make_scratch(struct walk *w)
     w->base = mem_zalloc(WALK_FRAMES, sizeof *w->base);
     w->bits = mem_zalloc((size_t)w->words, sizeof *w->bits);
     w->need = mem_alloc((size_t)w->v->n_ids * sizeof *w->need);
+    w->stays = mem_zalloc((size_t)w->g->n_states, sizeof *w->stays);
     w->row_of = mem_alloc((size_t)w->g->n_states * sizeof *w->row_of);
     memset(w->row_of, 0xFF, (size_t)w->g->n_states * sizeof *w->row_of);
 }
@@ -94,12 +96,11 @@ static void add_node(struct node_list *l, uint32_t node, int32_t turns)
     l->e[l->n++] = (struct node_turns){node, turns};
 }
 
-/* The tokens that end at node are allowed. Plain ones (`skip`) may be known already. */
-static void allow(struct walk *w, uint32_t node, int need, bool skip)
+static void allow(struct walk *w, uint32_t node, int need)
 {
     for (int32_t id = vocab_first(w->v, node); id >= 0; id = vocab_next(w->v, node, id)) {
         uint32_t *word = &w->bits[id >> 5], bit = UINT32_C(1) << (id & 31);
-        if (skip && w->v->plain[id >> 5] & bit)
+        if (w->plain && w->v->plain[id >> 5] & bit)
             continue;
         if (!(*word & bit)) {
             *word |= bit;
@@ -112,11 +113,89 @@ static void allow(struct walk *w, uint32_t node, int need, bool skip)
     }
 }
 
+/* All tokens that end at node or below it are allowed (in a rule that is not counted). */
+static void allow_below(struct walk *w, uint32_t node)
+{
+    const struct grammar_vocab *v = w->v;
+    for (uint32_t i = v->first[node]; i < v->first[v->skip[node]]; i++) {
+        uint32_t *word = &w->bits[v->order[i] >> 5], bit = UINT32_C(1) << (v->order[i] & 31);
+        w->n_tokens += !(*word & bit);
+        *word |= bit;
+    }
+}
+
 static void add_exits(struct walk *w, uint32_t node)
 {
     if (w->v->skip[node] > node + 1) /* else nothing follows in any token */
         for (int i = 0; i < w->sim.n_exits; i++)
             add_node(&w->exits, node, w->sim.exits[i]);
+}
+
+/* --- states that stay ------------------------------------------------------------------------------ */
+
+/* Where all bytes lo … hi lead from a state, NO_STATE if they differ. */
+static uint32_t all_to(const struct grammar *g, uint32_t state, unsigned lo, unsigned hi)
+{
+    for (uint32_t x = g->states[state].first_edge; x < g->states[state + 1].first_edge; x++)
+        if (g->edges[x].lo <= lo && g->edges[x].hi >= hi)
+            return g->edges[x].to;
+    return NO_STATE;
+}
+
+/* Do all characters beyond ASCII lead from `state` to `to`? */
+static bool others_to(const struct grammar *g, uint32_t state, uint32_t to)
+{
+    /* first byte, second byte, length: the well-formed sequences of UTF-8 */
+    static const uint8_t forms[][5] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
+                                       {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
+                                       {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+                                       {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
+    for (int i = 0; i < 8; i++)
+        for (unsigned lead = forms[i][0]; lead <= forms[i][1]; lead++) {
+            uint32_t at = all_to(g, state, lead, lead);
+            for (int k = 2; k <= forms[i][4] && at != NO_STATE; k++) {
+                if (!(g->states[at].flags & STATE_SIMPLE))
+                    return false;
+                at = k == 2 ? all_to(g, at, forms[i][2], forms[i][3]) : all_to(g, at, 0x80, 0xBF);
+            }
+            if (at != to)
+                return false;
+        }
+    return true;
+}
+
+#define STAYS_KNOWN (UINT64_C(1) << 63)
+
+/* The classes of bytes of which every text leads from the state back to it. */
+static uint64_t stays(struct walk *w, uint32_t state)
+{
+    if (!w->stays[state]) {
+        uint64_t out = (UINT64_C(1) << CLASS_NOT_ASCII) - 1;
+        for (unsigned c = 0; c < 0x80; c++)
+            if (all_to(w->g, state, c, c) != state)
+                out &= ~(UINT64_C(1) << vocab_class(c));
+        if (others_to(w->g, state, state))
+            out |= UINT64_C(1) << CLASS_NOT_ASCII;
+        w->stays[state] = out | STAYS_KNOWN;
+    }
+    return w->stays[state];
+}
+
+/* Is every plain character one turn of this counted rule, which ends in a tail? Then plain tokens need as
+ * many turns as they have characters, and the rule ends in none of them. */
+static bool counts_plain(const struct walk *w, uint32_t state)
+{
+    const struct grammar *g = w->g;
+    const struct grammar_rule_info *r = &g->rules[g->states[state].rule];
+    const uint8_t end = STATE_FINAL | STATE_STOP;
+    uint32_t to = all_to(g, state, 'a', 'a');
+    if (state != r->start || r->tail == NO_STATE || !(g->states[state].flags & STATE_TABLE) ||
+        to == NO_STATE || (g->states[to].flags & end) != end)
+        return false;
+    for (unsigned c = 0; c < 0x80; c++)
+        if (vocab_plain_char(c) && all_to(g, state, c, c) != to)
+            return false;
+    return others_to(g, state, to);
 }
 
 /* --- levels -------------------------------------------------------------------------------------- */
@@ -277,20 +356,23 @@ static int walk_below(struct walk *w, uint32_t root)
 {
     const struct grammar_vocab *v = w->v;
     unsigned top = v->depth[root];
-    bool plain = w->plain; /* and this subtree is no exception */
     for (uint32_t i = root + 1; i < v->skip[root];) {
         struct level *to = &w->levels[v->depth[i] - top];
-        if (w->plain && v->depth[i] == 1)
-            plain = !w->except[v->byte[i]];
-        if ((plain && !v->mixed[i]) || !descend(w, to - 1, to, i)) {
+        if ((w->plain && !v->mixed[i]) || !descend(w, to - 1, to, i)) {
+            i = v->skip[i];
+            continue;
+        }
+        w->nodes++;
+        if (to->simple && !w->counted && (v->below[i] & ~stays(w, to->only.state)) == 0) {
+            allow_below(w, i);
             i = v->skip[i];
             continue;
         }
         if (v->token[i] != VOCAB_NONE && to->need != NO_NEED)
-            allow(w, i, to->need, plain);
+            allow(w, i, to->need);
         if (w->sim.n_exits && !w->endless)
             add_exits(w, i);
-        if (w->sim.work + ++w->nodes > MAX_WALK_WORK)
+        if (w->sim.work + w->nodes > MAX_WALK_WORK)
             return -1;
         i++;
     }
@@ -314,83 +396,6 @@ static void begin_walk(struct walk *w, bool unknown)
     s->cap_items = GRAMMAR_MAX_ITEMS;
 }
 
-/* --- plain text ---------------------------------------------------------------------------------- */
-
-/* Where all bytes lo … hi lead from a state, NO_STATE if they differ. */
-static uint32_t all_to(const struct grammar *g, uint32_t state, unsigned lo, unsigned hi)
-{
-    for (uint32_t x = g->states[state].first_edge; x < g->states[state + 1].first_edge; x++)
-        if (g->edges[x].lo <= lo && g->edges[x].hi >= hi)
-            return g->edges[x].to;
-    return NO_STATE;
-}
-
-/* Do all plain characters lead from `state` to `to`? With `except`, those of ASCII that do not are marked
- * there. */
-static bool plain_to(const struct grammar *g, uint32_t state, uint32_t to, bool except[256])
-{
-    /* first byte, second byte, length: the well-formed sequences of UTF-8 */
-    static const uint8_t forms[][5] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
-                                       {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
-                                       {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
-                                       {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
-    for (unsigned c = 0x20; c < 0x80; c++) {
-        if (!vocab_plain_char(c) || all_to(g, state, c, c) == to)
-            continue;
-        if (!except)
-            return false;
-        except[c] = true;
-    }
-    for (int i = 0; i < 8; i++)
-        for (unsigned lead = forms[i][0]; lead <= forms[i][1]; lead++) {
-            uint32_t at = all_to(g, state, lead, lead);
-            for (int k = 2; k <= forms[i][4] && at != NO_STATE; k++) {
-                if (!(g->states[at].flags & STATE_SIMPLE))
-                    return false;
-                at = k == 2 ? all_to(g, at, forms[i][2], forms[i][3]) : all_to(g, at, 0x80, 0xBF);
-            }
-            if (at != to)
-                return false;
-        }
-    return true;
-}
-
-/* Does every plain text lead from this state to one where the same is true, without ever leaving the rule?
- * Then all plain tokens are allowed, and none has an exit in it. Texts that begin with a character of
- * w->except may not. */
-static bool reads_plain(struct walk *w, uint32_t state)
-{
-    const struct grammar *g = w->g;
-    const struct grammar_rule_info *r = &g->rules[g->states[state].rule];
-    memset(w->except, 0, sizeof w->except);
-    if (!(g->states[state].flags & STATE_TABLE))
-        return false;
-    uint32_t to = all_to(g, state, 0xC3, 0xC3); /* where e with an accent leads, all may lead */
-    to = to == NO_STATE ? to : all_to(g, to, 0xA9, 0xA9);
-    if (to == NO_STATE)
-        return false;
-    if (w->counted) { /* one character is one turn, and a tail sees to it that the rule does not end there */
-        uint8_t flags = g->states[to].flags;
-        return state == r->start && r->tail != NO_STATE && flags & STATE_FINAL && flags & STATE_STOP &&
-               plain_to(g, state, to, NULL);
-    }
-    return only_bytes(w, to) && plain_to(g, to, to, NULL) && plain_to(g, state, to, w->except);
-}
-
-/* Sets the bits to the plain tokens, but for those that begin with an exception. */
-static void set_plain(struct walk *w)
-{
-    const struct grammar_vocab *v = w->v;
-    memcpy(w->bits, v->plain, (size_t)w->words * sizeof *w->bits);
-    w->n_tokens = v->n_plain;
-    for (uint32_t top = 1; top < (uint32_t)v->n_nodes; top = v->skip[top])
-        for (uint32_t i = top; i < v->skip[top] && w->except[v->byte[top]]; i++)
-            for (int32_t id = vocab_first(v, i); id >= 0; id = vocab_next(v, i, id)) {
-                w->n_tokens -= w->bits[id >> 5] >> (id & 31) & 1;
-                w->bits[id >> 5] &= ~(UINT32_C(1) << (id & 31));
-            }
-}
-
 /* --- entries ------------------------------------------------------------------------------------- */
 
 int walk_state(struct walk *w, uint32_t state, const uint32_t *nodes, int n)
@@ -401,9 +406,7 @@ int walk_state(struct walk *w, uint32_t state, const uint32_t *nodes, int n)
     begin_walk(w, true);
     w->endless = rule == 0;
     w->counted = w->g->rules[rule].counted && !(w->g->states[state].flags & STATE_TAIL);
-    w->plain = !nodes && reads_plain(w, state);
-    if (w->plain && !w->counted)
-        set_plain(w);
+    w->plain = !nodes && w->counted && counts_plain(w, state);
     s->frames[0] = (struct frame){.rule = rule, .returns = -1};
     s->n_frames = 1;
     sim_open(s);

@@ -31,19 +31,20 @@ struct walk {
     const struct grammar_vocab *v;
     int words;
     /* Results. Of a counted rule's state (`counted`) they say how many turns they need. */
-    uint32_t *bits; /* [words] the tokens that are allowed; without the plain ones if counted and plain */
-    int32_t *need;  /* [n_ids] where bits is set: turns that must be left, at least */
-    int n_tokens;   /* bits set */
+    uint32_t *bits;         /* [words] the tokens that are allowed; without the plain ones if `plain` */
+    int32_t *need;          /* [n_ids] where bits is set: turns that must be left, at least */
+    int n_tokens;           /* bits set */
     struct node_list exits; /* where the rule of the state ends */
     struct node_list tails; /* tokens that end in the rule's tail, after so many turns */
-    bool counted, plain;
-    bool except[256]; /* with plain: first bytes of tokens that were walked like others */
-    bool endless;     /* nothing follows the rule's end: it is the root, so exits do not matter */
-    int max_height;   /* rules open at a time below the state's own, at most */
+    bool counted;
+    bool plain;     /* counted, and plain tokens are allowed by their numbers of characters */
+    bool endless;   /* nothing follows the rule's end: it is the root, so exits do not matter */
+    int max_height; /* rules open at a time below the state's own, at most */
     /* Scratch, made at the first walk. */
     struct sim sim;
     int32_t *base; /* turns done when a frame was opened, at least */
     struct level levels[257];
+    uint64_t *stays; /* [n_states] the classes of bytes that lead back to the state, STAYS_KNOWN with them */
     int32_t *row_of; /* [n_states] -1 = none */
     uint32_t (*rows)[256];
     int n_rows;
@@ -55,9 +56,9 @@ enum { NO_NEED = INT32_MAX };
 void walk_init(struct walk *w, const struct grammar *g, const struct grammar_vocab *v);
 void walk_free(struct walk *w);
 
-/* Walks from a state of which nothing else is known, below the root of the trie (nodes NULL; plain tokens are
- * taken all at once if they can be), or below each of nodes [n], where the state begins. -1 if it takes too
- * much work. */
+/* Walks from a state of which nothing else is known: below the root of the trie (nodes NULL) by the state's
+ * own bytes, not by its calls; or below each of nodes [n], at which it is reached, by all ways. -1 if it
+ * takes too much work. */
 int walk_state(struct walk *w, uint32_t state, const uint32_t *nodes, int n);
 /* Walks from where a matcher is, with its own open rules: bits only. */
 int walk_matcher(struct walk *w, const struct grammar_matcher *m);

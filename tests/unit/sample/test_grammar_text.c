@@ -210,10 +210,10 @@ static void long_answers(void **state)
     int depth = 0;
     while (depth < 10000 && goes_on(m, "(")) {
         depth++;
-        if (depth > 240)
+        if (depth > 380)
             check_mask(m);
     }
-    assert_true(depth > 100 && depth < 300);
+    assert_true(depth > 100 && depth < 450);
     assert_true(goes_on(m, "x"));
     for (; depth > 0; depth--) {
         check_mask(m);
