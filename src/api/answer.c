@@ -1,5 +1,7 @@
 #include "api/answer.h"
 
+#include <string.h>
+
 #include "api/json_write.h"
 
 void answer_write_usage(const struct generation *g, bool with_nulls, struct str *out)
@@ -8,15 +10,19 @@ void answer_write_usage(const struct generation *g, bool with_nulls, struct str 
     str_addf(out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld,\"completion_tokens\":%lld",
              (long long)u.prompt, (long long)u.prompt + (long long)u.completion, (long long)u.completion);
     if (g->model->prompt_tokens_details)
-        str_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}}", (long long)u.cached);
+        str_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}", (long long)u.cached);
     else
-        str_adds(out, with_nulls ? ",\"prompt_tokens_details\":null}" : "}");
+        str_adds(out, with_nulls ? ",\"prompt_tokens_details\":null" : "");
+    if (g->request->parsing.reasoning)
+        str_addf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%lld}", (long long)u.reasoning);
+    str_addc(out, '}');
 }
 
 void answer_write_finish(const struct choice *c, struct str *out)
 {
     str_adds(out, "\"finish_reason\":");
-    json_write_text(out, c->finish);
+    bool called = c->finish && strcmp(c->finish, "stop") == 0 && c->output.calls.n_calls > 0;
+    json_write_text(out, called ? "tool_calls" : c->finish);
     str_adds(out, ",\"stop_reason\":");
     if (c->stop_string)
         json_write_text(out, c->stop_string);

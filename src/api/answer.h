@@ -6,7 +6,7 @@
 
 /* ,"usage":{…} (with nulls written out, or left out in a stream's chunk) */
 void answer_write_usage(const struct generation *g, bool with_nulls, struct str *out);
-/* "finish_reason":…,"stop_reason":… */
+/* "finish_reason":…,"stop_reason":…; "tool_calls" for an answer that the model ended itself with calls */
 void answer_write_finish(const struct choice *c, struct str *out);
 /* The text of one token as log-probabilities show it: "token_id:17" where asked for. Clears *out first. */
 void answer_token_text(const struct generation *g, int32_t id, struct str *out);

@@ -1,6 +1,9 @@
 /* The answers of /v1/chat/completions. */
+#include <sys/random.h>
+
 #include "api/answer.h"
 #include "api/json_write.h"
+#include "base/clock.h"
 
 /* {"token","logprob","bytes"} without the closing brace */
 static void write_prob(const struct generation *g, struct sluice_prob p, struct str *scratch, struct str *out)
@@ -66,7 +69,7 @@ static void write_chunk_tail(const struct generation *g, struct str *out)
 }
 
 /* The first chunk of a choice tells the role, and no later one does. */
-static void write_opening(const struct generation *g, const struct choice *c, struct str *out)
+static void chat_open(const struct generation *g, const struct choice *c, struct str *out)
 {
     write_chunk_head(g, out);
     str_addf(out, "{\"index\":%d,\"delta\":{\"role\":", c->index);
@@ -86,15 +89,78 @@ static void write_opening(const struct generation *g, const struct choice *c, st
     }
 }
 
+/* [{"index", "id", "type", "function": {"name", "arguments"}}, …]: a stream's first entry of a call has id
+ * and name, later ones bring more of its arguments. */
+static void write_calls(const struct parts *p, bool with_index, struct str *out)
+{
+    str_adds(out, "\"tool_calls\":[");
+    for (int i = 0; i < p->n_calls; i++) {
+        const struct call_part *call = &p->calls[i];
+        str_adds(out, i ? ",{" : "{");
+        if (with_index)
+            str_addf(out, "\"index\":%d,", call->index);
+        if (call->opens) {
+            uint64_t id = 0;
+            if (getrandom(&id, sizeof id, 0) < 0)
+                id = (uint64_t)(clock_now() * 1e9);
+            str_addf(out, "\"id\":\"chatcmpl-tool-%016llx\",\"type\":\"function\",", (unsigned long long)id);
+        }
+        str_adds(out, "\"function\":{");
+        if (call->opens) {
+            str_adds(out, "\"name\":");
+            json_write_string(out, str_text(&call->name), call->name.len);
+            str_addc(out, ',');
+        }
+        str_adds(out, "\"arguments\":");
+        json_write_string(out, str_text(&call->arguments), call->arguments.len);
+        str_adds(out, "}}");
+    }
+    str_addc(out, ']');
+}
+
+/* {"reasoning", "content", "tool_calls"}: what there is of them. */
+static void write_delta(const struct parts *p, bool parsed, struct str *out)
+{
+    const char *comma = "";
+    str_addc(out, '{');
+    if (p->reasoning.len) {
+        str_adds(out, "\"reasoning\":");
+        json_write_string(out, p->reasoning.data, p->reasoning.len);
+        comma = ",";
+    }
+    if (p->content.len || !parsed) {
+        str_addf(out, "%s\"content\":", comma);
+        json_write_string(out, str_text(&p->content), p->content.len);
+        comma = ",";
+    }
+    if (p->n_calls) {
+        str_adds(out, comma);
+        write_calls(p, true, out);
+    }
+    str_addc(out, '}');
+}
+
+/* Hidden reasoning hides its tokens too: moves *first behind them. */
+static void skip_hidden(const struct generation *g, const struct choice *c, int *first, int *n)
+{
+    int hidden = g->request->hide_reasoning ? c->output.n_thought - *first : 0;
+    if (hidden <= 0)
+        return;
+    if (hidden > *n)
+        hidden = *n;
+    *first += hidden;
+    *n -= hidden;
+}
+
 static void chat_event(struct generation *g, struct choice *c, const struct delta *d, struct str *out)
 {
-    if (!c->opened)
-        write_opening(g, c, out);
+    int first = d->first, n = d->n;
+    skip_hidden(g, c, &first, &n);
     write_chunk_head(g, out);
-    str_addf(out, "{\"index\":%d,\"delta\":{\"content\":", c->index);
-    json_write_string(out, d->text, d->len);
-    str_adds(out, "},\"logprobs\":");
-    write_logprobs(g, c, d->first, d->n, out);
+    str_addf(out, "{\"index\":%d,\"delta\":", c->index);
+    write_delta(d->parts, c->output.parses, out);
+    str_adds(out, ",\"logprobs\":");
+    write_logprobs(g, c, first, n, out);
     if (c->finish) {
         str_addc(out, ',');
         answer_write_finish(c, out);
@@ -103,7 +169,7 @@ static void chat_event(struct generation *g, struct choice *c, const struct delt
     }
     if (g->request->return_token_ids) {
         str_adds(out, ",\"token_ids\":");
-        json_write_ids(out, sluice_request_tokens(c->request) + d->first, d->n);
+        json_write_ids(out, sluice_request_tokens(c->request) + first, n);
     }
     str_adds(out, "}]");
     write_chunk_tail(g, out);
@@ -120,24 +186,37 @@ static void chat_usage_event(const struct generation *g, struct str *out)
 
 static void write_choice(const struct generation *g, struct choice *c, struct str *out)
 {
+    const struct parts *p = &c->parts;
+    int first = 0, n = c->n_tokens;
+    skip_hidden(g, c, &first, &n);
     struct str content = {0};
     str_add(&content, str_text(&g->request->echo_text), g->request->echo_text.len);
-    str_add(&content, str_text(&c->text), c->text.len);
+    str_add(&content, str_text(&p->content), p->content.len);
     str_addf(out, "{\"index\":%d,\"message\":{\"role\":", c->index);
     json_write_text(out, g->request->role);
     str_adds(out, ",\"content\":");
-    json_write_string(out, str_text(&content), content.len);
+    if (content.len || !c->output.parses)
+        json_write_string(out, str_text(&content), content.len);
+    else
+        str_adds(out, "null"); /* all of it was thought, or calls */
     str_free(&content);
-    str_adds(
-        out,
-        ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null},"
-        "\"logprobs\":");
-    write_logprobs(g, c, 0, c->n_tokens, out);
+    str_adds(out,
+             ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":");
+    if (p->reasoning.len && !g->request->hide_reasoning)
+        json_write_string(out, p->reasoning.data, p->reasoning.len);
+    else
+        str_adds(out, "null");
+    if (p->n_calls) {
+        str_addc(out, ',');
+        write_calls(p, false, out);
+    }
+    str_adds(out, "},\"logprobs\":");
+    write_logprobs(g, c, first, n, out);
     str_addc(out, ',');
     answer_write_finish(c, out);
     str_adds(out, ",\"token_ids\":");
     if (g->request->return_token_ids)
-        json_write_ids(out, sluice_request_tokens(c->request), c->n_tokens);
+        json_write_ids(out, sluice_request_tokens(c->request) + first, n);
     else
         str_adds(out, "null");
     str_addc(out, '}');
@@ -169,4 +248,4 @@ static void chat_body(struct generation *g, struct str *out)
     str_adds(out, ",\"metrics\":null}");
 }
 
-const struct answer_writer chat_writer = {chat_event, chat_usage_event, chat_body};
+const struct answer_writer chat_writer = {chat_open, chat_event, chat_usage_event, chat_body};

@@ -98,7 +98,7 @@ static void completion_event(struct generation *g, struct choice *c, const struc
     struct str text = {0};
     if (echo)
         str_add(&text, str_text(&c->prompt->text), c->prompt->text.len);
-    str_add(&text, d->text, d->len);
+    str_add(&text, str_text(&d->parts->content), d->parts->content.len);
     str_adds(out, "data: ");
     write_head(g, out);
     str_addf(out, "{\"index\":%d,\"text\":", c->index);
@@ -138,7 +138,7 @@ static void write_choice(const struct generation *g, struct choice *c, struct st
     struct str text = {0};
     if (g->request->echo)
         str_add(&text, str_text(&c->prompt->text), c->prompt->text.len);
-    str_add(&text, str_text(&c->text), c->text.len);
+    str_add(&text, str_text(&c->parts.content), c->parts.content.len);
     str_addf(out, "{\"index\":%d,\"text\":", c->index);
     json_write_string(out, str_text(&text), text.len);
     str_free(&text);
@@ -176,4 +176,5 @@ static void completion_body(struct generation *g, struct str *out)
     str_addc(out, '}');
 }
 
-const struct answer_writer completion_writer = {completion_event, completion_usage_event, completion_body};
+const struct answer_writer completion_writer = {NULL, completion_event, completion_usage_event,
+                                                completion_body};

@@ -22,7 +22,7 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
         c->prompt = &r->prompts[i / r->n];
         c->stop_token = -1;
         output_init(&c->output, m->tokenizer, s->skip_special, s->stops, s->n_stops, s->include_stop,
-                    s->p.min_tokens);
+                    s->p.min_tokens, &r->parsing);
     }
     for (int i = 0; i < g->n_choices; i++) {
         struct choice *c = &g->choices[i];
@@ -61,10 +61,10 @@ void generation_free(struct generation *g)
         if (c->request)
             sluice_request_free(c->request);
         output_free(&c->output);
-        str_free(&c->text);
+        parts_free(&c->parts);
     }
     free(g->choices);
-    str_free(&g->delta);
+    parts_free(&g->delta);
     api_request_free(g->request);
     free(g);
 }
@@ -76,6 +76,7 @@ struct usage generation_usage(const struct generation *g)
         u.prompt += (int64_t)g->request->prompts[i].ids.n;
     for (int i = 0; i < g->n_choices; i++) {
         u.completion += g->choices[i].n_tokens;
+        u.reasoning += g->choices[i].output.n_reasoning;
         if (i % g->request->n == 0)
             u.cached += g->choices[i].progress.cached_tokens;
     }
@@ -125,14 +126,39 @@ static void finish_as(struct generation *g, struct choice *c, int32_t last)
     }
 }
 
-static void emit(struct generation *g, struct choice *c, int n, struct str *out)
+/* Where the pipeline writes: a stream's delta, or the whole answer. */
+static struct parts *sink(struct generation *g, struct choice *c)
 {
-    if (!g->request->stream) {
-        str_add(&c->text, str_text(&g->delta), g->delta.len);
+    if (!g->request->stream)
+        return &c->parts;
+    parts_clear(&g->delta);
+    return &g->delta;
+}
+
+/* The engine ended the answer: what the pipeline holds back comes out. */
+static void finish_output(struct generation *g, struct choice *c, struct parts *to)
+{
+    bool stopped = c->progress.finish == SLUICE_STOP;
+    output_finish(&c->output, stopped ? TEXT_STOPPED : TEXT_CUT, to);
+    if (!g->request->stream)
+        tool_calls_keep_complete(&c->output.calls, to);
+}
+
+/* Writes what is new. Where parsers read the answer, tokens that leave nothing to show yet wait for the next
+ * event. */
+static void emit(struct generation *g, struct choice *c, struct str *out)
+{
+    if (!g->request->stream || g->error.status)
         return;
+    if (g->request->hide_reasoning)
+        str_clear(&g->delta.reasoning);
+    if (!c->opened && g->writer->open)
+        g->writer->open(g, c, out);
+    if (!c->output.parses || c->finish || !parts_empty(&g->delta)) {
+        const struct delta d = {&g->delta, c->n_sent, c->n_tokens - c->n_sent};
+        g->writer->event(g, c, &d, out);
+        c->n_sent = c->n_tokens;
     }
-    const struct delta d = {str_text(&g->delta), g->delta.len, c->n_tokens - n, n};
-    g->writer->event(g, c, &d, out);
     c->opened = true;
 }
 
@@ -141,22 +167,21 @@ static void take_token(struct generation *g, struct choice *c, int32_t id, bool 
 {
     bool is_stop_token = is_last && c->progress.finish == SLUICE_STOP;
     int hit = -1;
-    str_clear(&g->delta);
+    struct parts *to = sink(g, c);
     if (is_stop_token && !c->output.include_stop)
         output_skip(&c->output);
     else
-        hit = output_add(&c->output, id, &g->delta);
+        hit = output_add(&c->output, id, to);
     c->n_tokens++;
     if (hit >= 0) {
         c->finish = "stop";
         c->stop_string = c->output.stops[hit].text;
         sluice_cancel(c->request);
     } else if (is_last) {
-        output_finish(&c->output, &g->delta);
+        finish_output(g, c, to);
         finish_as(g, c, id);
     }
-    if (!g->error.status)
-        emit(g, c, 1, out);
+    emit(g, c, out);
 }
 
 /* The engine publishes a token a moment before it says that it was the last. A token that ends the answer is
@@ -187,11 +212,9 @@ static void advance_choice(struct generation *g, struct choice *c, const struct 
         take_token(g, c, ids[c->n_tokens], is_last, out);
     }
     if (!c->finish && c->progress.finish != SLUICE_RUNNING) { /* it ended without another token */
-        str_clear(&g->delta);
-        output_finish(&c->output, &g->delta);
+        finish_output(g, c, sink(g, c));
         finish_as(g, c, -1);
-        if (!g->error.status)
-            emit(g, c, 0, out);
+        emit(g, c, out);
     }
     if (c->finish)
         g->n_open--;

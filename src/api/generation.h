@@ -22,23 +22,25 @@ struct choice {
     int max_tokens;                  /* as submitted */
     struct sluice_progress progress; /* as last seen */
     int n_tokens;                    /* consumed; the engine may have made more behind a stop string */
+    int n_sent;                      /* of them, those that an event has covered */
     bool opened;                     /* its first event was written */
     const char *finish;              /* finish_reason; NULL while it runs */
     int32_t stop_token;              /* stop_reason: a token id, or -1 */
     const char *stop_string;         /* stop_reason: a string, or NULL */
-    struct str text;                 /* so far, when the answer is not streamed */
+    struct parts parts;              /* so far, when the answer is not streamed */
     size_t offset;                   /* characters before the next token: completions' text_offset */
 };
 
 /* What is new in one event of a stream. */
 struct delta {
-    const char *text; /* [len] */
-    size_t len;
+    const struct parts *parts;
     int first, n; /* the tokens it came from: first … first + n - 1 */
 };
 
 /* One protocol. All append to *out; events are complete ("data: …\n\n"). */
 struct answer_writer {
+    /* before a choice's first event, or NULL */
+    void (*open)(const struct generation *g, const struct choice *c, struct str *out);
     void (*event)(struct generation *g, struct choice *c, const struct delta *d, struct str *out);
     void (*usage_event)(const struct generation *g, struct str *out);
     void (*body)(struct generation *g, struct str *out); /* the whole answer, not streamed */
@@ -59,7 +61,7 @@ struct generation {
     double arrived;         /* when the HTTP request was complete */
     struct choice *choices; /* [n_choices] */
     int n_choices, n_open;  /* n_open still run */
-    struct str delta;       /* scratch */
+    struct parts delta;     /* scratch */
     struct api_error error; /* status != 0: the engine failed */
 };
 
@@ -78,7 +80,7 @@ void generation_cancel(
 void generation_free(struct generation *g);
 
 struct usage {
-    int64_t prompt, completion, cached;
+    int64_t prompt, completion, cached, reasoning;
 };
 struct usage generation_usage(const struct generation *g);
 

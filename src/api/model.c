@@ -74,6 +74,8 @@ void api_model_init(struct api_model *m)
     m->vocab = sluice_info(m->engine)->vocab;
     m->max_model_len = sluice_plan(m->engine)->max_model_len;
     m->n_stop_ids = tokenizer_stop_ids(m->tokenizer, m->stop_ids, API_MAX_STOP_IDS);
+    m->reasoning = reasoning_format_choose(m->reasoning_parser, m->template);
+    m->tool_format = tool_format_choose(m->tool_call_parser, m->template);
     /* a hash of what shapes the answers: the model and how it is computed */
     const struct sluice_info *info = sluice_info(m->engine);
     char shape[512];

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "api/errors.h"
+#include "api/formats.h"
 #include "base/error.h"
 #include "base/str.h"
 #include "chat/template.h"
@@ -47,12 +48,16 @@ struct api_model {
     const char *root; /* the path it was loaded from */
     struct sampling_defaults defaults;
     struct api_limits limits;
-    bool prompt_tokens_details; /* usage says how many prompt tokens were cached */
+    bool prompt_tokens_details;                      /* usage says how many prompt tokens were cached */
+    const char *reasoning_parser, *tool_call_parser; /* by name; NULL = as the template shows */
+    bool no_auto_tool_choice;                        /* tools are only for tool_choice "none" */
 
     /* filled by api_model_init */
     int vocab, max_model_len;
     int32_t stop_ids[API_MAX_STOP_IDS]; /* what ends an answer; the first is the primary EOS */
     int n_stop_ids;
+    enum reasoning_format reasoning;
+    enum tool_format tool_format;
     char fingerprint[64];
 };
 

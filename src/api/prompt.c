@@ -115,7 +115,7 @@ static json_t *normal_tools(const json_t *tools, struct api_error *e)
     return out;
 }
 
-/* *tools is a new reference: the list for the template, or null. */
+/* *tools is a new reference: the list for the template, or NULL. */
 static int read_tools(const json_t *body, json_t **tools, struct api_error *e)
 {
     const json_t *list = NULL;
@@ -135,8 +135,8 @@ static int read_tools(const json_t *body, json_t **tools, struct api_error *e)
         return api_bad_value(
             e, "tool_choice", choice,
             "only tool_choice \"none\" and \"auto\" are supported by this version of the server");
-    *tools = list ? normal_tools(list, e) : json_null();
-    return *tools ? 0 : -1;
+    *tools = list ? normal_tools(list, e) : NULL;
+    return list && !*tools ? -1 : 0;
 }
 
 /* Names that chat_template_kwargs may not set: fields of the request, and the special tokens, whose text
@@ -203,8 +203,9 @@ static bool is_space(char c)
 }
 
 /* continue_final_message: cuts the text behind the last message's content, so that the model goes on inside
- * it. Templates may have trimmed the content; then it ends where the trimmed text does. */
-static int cut_after(struct chat_text *t, const json_t *content, struct api_error *e)
+ * it. Templates may have trimmed the content; then it ends where the trimmed text does. *begins is where the
+ * content begins. */
+static int cut_after(struct chat_text *t, const json_t *content, size_t *begins, struct api_error *e)
 {
     const char *s = content ? json_string_value(content) : "";
     size_t len = content ? json_string_length(content) : 0, begin = 0, end = len;
@@ -224,6 +225,7 @@ static int cut_after(struct chat_text *t, const json_t *content, struct api_erro
             n = whole;
         t->len = at + n;
         t->text[t->len] = '\0';
+        *begins = at;
         return 0;
     }
     return api_fail(
@@ -239,22 +241,24 @@ static void set_token(json_t *context, const char *name, const struct tokenizer 
     json_object_set_new(context, name, v ? v : json_null());
 }
 
-/* Renders the context; ids, and with `continued` the text that is continued. */
+/* Renders the context: ids, and what *p holds but the tools. */
 static int render(const struct api_model *m, const json_t *messages, const json_t *context,
                   bool continue_final, bool add_special, bool limit, struct token_list *ids,
-                  struct str *continued, struct api_error *e)
+                  struct chat_prompt *p, struct api_error *e)
 {
     struct chat_text text = {0};
     struct err why = {0};
     if (chat_template_render(m->template, context, (int64_t)time(NULL), &text, &why))
         return api_from_err(e, NULL, &why);
     int failed = 0;
+    size_t own = text.len; /* where the message begins that the answer continues */
     if (continue_final) {
-        failed = cut_after(&text, last_text(messages), e);
-        if (!failed && continued)
-            str_add(continued, json_string_value(last_text(messages)),
+        failed = cut_after(&text, last_text(messages), &own, e);
+        if (!failed)
+            str_add(&p->continued, json_string_value(last_text(messages)),
                     json_string_length(last_text(messages)));
     }
+    p->start = reasoning_start(m->reasoning, text.text, text.len, text.literal, own);
     if (!failed)
         failed = encode(m, text.text, text.len, text.literal,
                         TOKENIZER_PARSE_SPECIAL | (add_special ? TOKENIZER_ADD_SPECIAL : 0), limit, ids, e);
@@ -262,8 +266,15 @@ static int render(const struct api_model *m, const json_t *messages, const json_
     return failed;
 }
 
+void chat_prompt_free(struct chat_prompt *p)
+{
+    str_free(&p->continued);
+    json_decref(p->tools);
+    *p = (struct chat_prompt){0};
+}
+
 int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit, struct token_list *ids,
-                       struct str *continued, struct api_error *e)
+                       struct chat_prompt *p, struct api_error *e)
 {
     if (!m->template)
         return api_fail(e, 400, "BadRequestError", "messages",
@@ -294,10 +305,10 @@ int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit
     if (continue_final)
         generation = false;
 
-    json_t *tools = NULL, *prepared = NULL, *context = NULL;
+    json_t *prepared = NULL, *context = NULL;
     int failed = -1;
     struct err why = {0};
-    if (read_tools(body, &tools, e))
+    if (read_tools(body, &p->tools, e))
         goto done;
     prepared = chat_messages_prepare(messages, chat_template_caps(m->template), &why);
     if (!prepared) {
@@ -308,14 +319,13 @@ int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit
     if (add_kwargs(body, context, e))
         goto done;
     json_object_set(context, "messages", prepared);
-    json_object_set(context, "tools", tools);
+    json_object_set(context, "tools", p->tools ? p->tools : json_null());
     json_object_set(context, "documents", documents ? (json_t *)(uintptr_t)documents : json_null());
     json_object_set_new(context, "add_generation_prompt", json_boolean(generation));
     set_token(context, "bos_token", m->tokenizer, tokenizer_bos(m->tokenizer));
     set_token(context, "eos_token", m->tokenizer, tokenizer_eos(m->tokenizer));
-    failed = render(m, prepared, context, continue_final, add_special, limit, ids, continued, e);
+    failed = render(m, prepared, context, continue_final, add_special, limit, ids, p, e);
 done:
-    json_decref(tools);
     json_decref(prepared);
     json_decref(context);
     return failed;

@@ -192,6 +192,34 @@ static void find_borders(struct prompt *p, const struct api_model *m)
             }
 }
 
+/* Which parsers read the answer. Takes the tools over. */
+static int set_parsing(struct api_request *r, const struct api_model *m, struct chat_prompt *chat,
+                       const json_t *body, struct api_error *e)
+{
+    bool parallel = true, include_reasoning = true;
+    if (field_bool(body, "parallel_tool_calls", &parallel, e) < 0 ||
+        field_bool(body, "include_reasoning", &include_reasoning, e) < 0)
+        return -1;
+    r->hide_reasoning = !include_reasoning;
+    r->parsing = (struct output_parsing){
+        .reasoning = m->reasoning != REASONING_NONE, .start = chat->start, .only_first_call = !parallel};
+    const char *choice = json_string_value(json_object_get(body, "tool_choice"));
+    if (!chat->tools || (choice && strcmp(choice, "none") == 0))
+        return 0;
+    if (m->no_auto_tool_choice || m->tool_format == TOOLS_NONE)
+        return api_fail(
+            e, 400, "BadRequestError", "tool_choice",
+            "tool_choice \"auto\" needs --enable-auto-tool-choice and a --tool-call-parser, and %s: "
+            "restart the server with them, or send tool_choice \"none\"",
+            m->no_auto_tool_choice ? "the former is switched off"
+                                   : "this model's template shows no format of calls that is known");
+    r->tools = chat->tools;
+    chat->tools = NULL;
+    r->parsing.format = m->tool_format;
+    r->parsing.tools = r->tools;
+    return 0;
+}
+
 static int read_chat(struct api_request *r, const struct api_model *m, const json_t *body,
                      struct api_error *e)
 {
@@ -202,9 +230,14 @@ static int read_chat(struct api_request *r, const struct api_model *m, const jso
     const json_t *truncate = json_object_get(body, "truncate_prompt_tokens");
     r->prompts = mem_zalloc(1, sizeof *r->prompts);
     r->n_prompts = 1;
-    if (prompt_render_chat(m, body, !truncate || json_is_null(truncate), &r->prompts[0].ids,
-                           echo ? &r->echo_text : NULL, e) ||
-        prompt_fit(m, body, false, &r->prompts[0].ids, e))
+    struct chat_prompt chat = {0};
+    int failed =
+        prompt_render_chat(m, body, !truncate || json_is_null(truncate), &r->prompts[0].ids, &chat, e) ||
+        prompt_fit(m, body, false, &r->prompts[0].ids, e) || set_parsing(r, m, &chat, body, e);
+    if (echo)
+        str_add(&r->echo_text, str_text(&chat.continued), chat.continued.len);
+    chat_prompt_free(&chat);
+    if (failed)
         return -1;
     find_borders(&r->prompts[0], m);
     /* an answer that continues a message has that message's role */
@@ -279,6 +312,7 @@ void api_request_free(struct api_request *r)
     }
     free(r->prompts);
     str_free(&r->echo_text);
+    json_decref(r->tools);
     request_sampling_free(&r->sampling);
     free(r->role);
     free(r->id);

@@ -50,6 +50,9 @@ struct api_request {
     int n;                /* answers to each prompt */
     char *role;           /* chat: of the answer */
     struct str echo_text; /* chat with echo: the text that the answer continues */
+    struct output_parsing parsing;
+    json_t *tools;       /* chat: those that the answer may call, or NULL */
+    bool hide_reasoning; /* include_reasoning: false */
     struct request_sampling sampling;
     struct prompt *prompts; /* [n_prompts] */
     int n_prompts;
@@ -66,10 +69,17 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
                           const json_t *body, struct api_error *e);
 void request_sampling_free(struct request_sampling *s);
 
-/* prompt.c: messages of a chat body -> text -> ids, for chat and for /tokenize. With `continued` (may be
- * NULL) also the text of the last message where the answer is to continue it. */
+/* What the rendering of a chat tells besides its ids. Zero-initialise; free with chat_prompt_free. */
+struct chat_prompt {
+    struct str continued; /* the text of the last message, where the answer is to continue it */
+    enum thought start;   /* how the answer begins */
+    json_t *tools;        /* as the template was given them; NULL = none */
+};
+void chat_prompt_free(struct chat_prompt *p);
+
+/* prompt.c: messages of a chat body -> text -> ids, for chat and for /tokenize. */
 int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit, struct token_list *ids,
-                       struct str *continued, struct api_error *e);
+                       struct chat_prompt *p, struct api_error *e);
 int prompt_encode_text(const struct api_model *m, const char *text, size_t len, bool add_special, bool limit,
                        struct token_list *ids, struct api_error *e);
 /* Applies truncate_prompt_tokens, and refuses a prompt that leaves no room in the context. */

@@ -255,9 +255,8 @@ static int refuse_unserved(const json_t *body, struct api_error *e)
     if (field_int(body, "thinking_token_budget", &budget, e) < 0)
         return -1;
     if (budget != -1)
-        return api_bad_value(
-            e, "thinking_token_budget", json_object_get(body, "thinking_token_budget"),
-            "thinking_token_budget needs a reasoning parser, which this server does not have");
+        return api_bad_value(e, "thinking_token_budget", json_object_get(body, "thinking_token_budget"),
+                             "thinking_token_budget is not supported by this version of the server");
     bool beam = false;
     if (field_bool(body, "use_beam_search", &beam, e) < 0)
         return -1;

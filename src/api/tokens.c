@@ -23,7 +23,9 @@ int api_tokenize(const struct api_model *m, const json_t *body, struct str *out,
                  prompt_encode_text(m, json_string_value(prompt), json_string_length(prompt), add_special,
                                     false, &ids, e);
     } else if (json_object_get(body, "messages")) {
-        failed = prompt_render_chat(m, body, false, &ids, NULL, e);
+        struct chat_prompt chat = {0};
+        failed = prompt_render_chat(m, body, false, &ids, &chat, e);
+        chat_prompt_free(&chat);
     } else {
         failed = api_missing(e, "prompt");
     }

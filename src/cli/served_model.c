@@ -11,7 +11,7 @@
 
 void served_model_init(struct served_model *m)
 {
-    *m = (struct served_model){.generation_config = "auto", .prefix_caching = true};
+    *m = (struct served_model){.generation_config = "auto", .prefix_caching = true, .auto_tool_choice = true};
     api_limits_init(&m->api.limits);
 }
 
@@ -90,7 +90,11 @@ int served_model_load(const char *command, struct served_model *m)
     m->api.names = m->names.n ? m->names.values : &m->path;
     m->api.n_names = m->names.n ? m->names.n : 1;
     m->api.root = m->path;
+    m->api.no_auto_tool_choice = !m->auto_tool_choice;
     api_model_init(&m->api);
+    if (m->template)
+        log_info("reasoning parser: %s; tool-call parser: %s", reasoning_format_name(m->api.reasoning),
+                 tool_format_name(m->api.tool_format));
     return 0;
 fail:
     if (e.msg[0])

@@ -13,7 +13,7 @@ struct served_model {
     struct option_list names;
     struct sluice_options engine_options;
     uint64_t kv_bytes, state_cache_bytes;
-    bool prefix_caching;
+    bool prefix_caching, auto_tool_choice;
     /* what loading makes of it; api's limits and flags are options too */
     struct sluice *engine;
     struct tokenizer *tokenizer;
@@ -44,6 +44,22 @@ struct served_model {
          .max = SLUICE_MAX_LOGPROBS,                                                            \
          .value = "N",                                                                          \
          .help = "the most alternatives a request may ask for at each token"},                  \
+        {.name = "reasoning-parser",                                                            \
+         .text = &(m).api.reasoning_parser,                                                     \
+         .choices = REASONING_PARSERS,                                                          \
+         .initial = "auto",                                                                     \
+         .value = "NAME",                                                                       \
+         .help = "tells thoughts from answers; auto = as the chat template shows, deepseek_r1 " \
+                 "= answers begin inside a thought"},                                           \
+        {.name = "tool-call-parser",                                                            \
+         .text = &(m).api.tool_call_parser,                                                     \
+         .choices = TOOL_PARSERS,                                                               \
+         .initial = "auto",                                                                     \
+         .value = "NAME",                                                                       \
+         .help = "the format of tool calls; auto = as the chat template prints them"},          \
+        {.name = "enable-auto-tool-choice",                                                     \
+         .flag = &(m).auto_tool_choice,                                                         \
+         .help = "the model decides whether it calls the tools of a request"},                  \
     {                                                                                           \
         .name = "enable-prompt-tokens-details", .flag = &(m).api.prompt_tokens_details,         \
         .help = "usage says how many prompt tokens came from the prefix cache"                  \

@@ -248,6 +248,14 @@ static void write_requests(struct page *p, const struct metrics *m)
     for (int i = 0; i < FINISHED_N; i++)
         str_addf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
                  reasons[i], (unsigned long long)m->finished[i]);
+    heading(p, "vllm:tool_call_parser_invocations_total", "counter", "Answers read for tool calls.");
+    for (int stream = 0; stream < 2; stream++)
+        for (int called = 0; called < 2; called++)
+            str_addf(p->out,
+                     "vllm:tool_call_parser_invocations_total{%s,mode=\"%s\",outcome=\"%s\",request_type="
+                     "\"chat_completions\"} %llu\n",
+                     p->model, stream ? "streaming" : "non_streaming", called ? "tool_call" : "no_tool_call",
+                     (unsigned long long)m->tool_parses[stream][called]);
     histogram(p, "vllm:iteration_tokens_total", "Tokens computed in a step.", &m->iteration_tokens);
     histogram(p, "vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
               &m->ttft);

@@ -42,6 +42,7 @@ struct metrics {
         preemptions, computed_tokens, iteration_tokens;
     double token_bounds[HISTOGRAM_MAX]; /* 1, 2, 5, 10 … up to the model's context */
     uint64_t finished[FINISHED_N];
+    uint64_t tool_parses[2][2]; /* answers read for tool calls: whole or streamed, without or with calls */
     uint64_t http[METRICS_ROUTES][2][6]; /* by route, GET or POST, hundreds of the status */
     struct sluice_stats seen;            /* as of the last metrics_add_steps */
 };

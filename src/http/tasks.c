@@ -124,6 +124,8 @@ static void record(struct server *s, const struct task *t)
                                                                   .max_tokens = c->max_tokens,
                                                                   .n = g->request->n,
                                                                   .preemptions = p->preemptions});
+        if (g->request->tools)
+            s->metrics.tool_parses[g->request->stream][c->output.calls.n_calls > 0]++;
         if (c->n_tokens > longest)
             longest = c->n_tokens;
     }

@@ -419,6 +419,229 @@ static void test_logprobs(void **state)
     json_decref(body);
 }
 
+/* --- thoughts and calls ------------------------------------------------------------------------------ */
+
+#define WEATHER                                                                                       \
+    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"get_weather\", \"parameters\": " \
+    "{\"type\": "                                                                                     \
+    "\"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": \"integer\"}}}}}]"
+
+#define THOUGHT "I look.\n</think>\n\n"
+#define CALL                                                                                            \
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n" \
+    "</parameter>\n</function>\n</tool_call>"
+
+/* What a stream adds up to, in the form of a whole answer's choice: {"message", "finish_reason"}. */
+static json_t *assemble(json_t *events)
+{
+    struct str content = {0}, reasoning = {0};
+    json_t *calls = json_array(), *finish = NULL;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        json_t *choice = at(json_array_get(events, i), "choices.#0"), *v;
+        if (!choice)
+            continue;
+        json_t *delta = at(choice, "delta");
+        assert_int_equal(at(delta, "role") != NULL, i == 0);
+        assert_null(finish); /* nothing behind it */
+        if (i > 0 && !json_is_string(at(choice, "finish_reason")))
+            assert_true(json_object_size(delta) > 0);
+        if ((v = at(delta, "content")) && i > 0) {
+            assert_true(json_string_length(v) > 0); /* no empty events behind parsers */
+            str_adds(&content, json_string_value(v));
+        }
+        if ((v = at(delta, "reasoning")))
+            str_adds(&reasoning, json_string_value(v));
+        for (size_t k = 0; k < json_array_size(at(delta, "tool_calls")); k++) {
+            json_t *piece = json_array_get(at(delta, "tool_calls"), k);
+            size_t index = (size_t)int_at(piece, "index");
+            if (index == json_array_size(calls)) {
+                assert_memory_equal(text_at(piece, "id"), "chatcmpl-tool-", 14);
+                json_array_append_new(
+                    calls, json_pack("{s:s, s:s}", "name", text_at(piece, "function.name"), "arguments", ""));
+            } else {
+                assert_null(at(piece, "id")); /* never again */
+                assert_null(at(piece, "function.name"));
+            }
+            json_t *call = json_array_get(calls, index);
+            assert_non_null(call);
+            json_object_set_new(
+                call, "arguments",
+                json_sprintf("%s%s", text_at(call, "arguments"), text_at(piece, "function.arguments")));
+        }
+        if (json_is_string(at(choice, "finish_reason")))
+            finish = at(choice, "finish_reason");
+    }
+    json_t *all =
+        json_pack("{s:s*, s:s*, s:o, s:O}", "content", content.len ? content.data : NULL, "reasoning",
+                  reasoning.len ? reasoning.data : NULL, "calls", calls, "finish_reason", finish);
+    str_free(&content);
+    str_free(&reasoning);
+    return all;
+}
+
+/* The same of a whole answer. */
+static json_t *reduce(json_t *body)
+{
+    json_t *choice = at(body, "choices.#0"), *calls = json_array();
+    for (size_t k = 0; k < json_array_size(at(choice, "message.tool_calls")); k++) {
+        json_t *call = json_array_get(at(choice, "message.tool_calls"), k);
+        assert_memory_equal(text_at(call, "id"), "chatcmpl-tool-", 14);
+        assert_int_equal(strlen(text_at(call, "id")), 14 + 16);
+        assert_string_equal(text_at(call, "type"), "function");
+        assert_null(at(call, "index"));
+        json_array_append(calls, at(call, "function"));
+    }
+    assert_true(json_array_size(calls) > 0 || !at(choice, "message.tool_calls"));
+    assert_non_null(at(choice, "message.content")); /* null is written */
+    assert_non_null(at(choice, "message.reasoning"));
+    return json_pack("{s:s*, s:s*, s:o, s:O}", "content", json_string_value(at(choice, "message.content")),
+                     "reasoning", json_string_value(at(choice, "message.reasoning")), "calls", calls,
+                     "finish_reason", at(choice, "finish_reason"));
+}
+
+/* The scripted answer in both modes, which must agree with each other and with `expected` (JSON). Returns the
+ * whole body. */
+static json_t *expect_both(const char *fields, const char *expected)
+{
+    struct str request = {0};
+    str_addf(&request, "{" CHAT ", %s}", fields);
+    json_t *body = whole(API_CHAT, str_text(&request));
+    str_clear(&request);
+    str_addf(&request, "{" CHAT ", %s, \"stream\": true, \"stream_options\": {\"include_usage\": true}}",
+             fields);
+    json_t *events = stream(API_CHAT, str_text(&request));
+    str_free(&request);
+    json_t *streamed = assemble(events), *reduced = reduce(body), *wanted = json_loads(expected, 0, NULL);
+    assert_non_null(wanted);
+    char *a = json_dumps(streamed, JSON_SORT_KEYS), *b = json_dumps(reduced, JSON_SORT_KEYS),
+         *c = json_dumps(wanted, JSON_SORT_KEYS);
+    assert_string_equal(b, c);
+    assert_string_equal(a, b);
+    json_t *usage = at(json_array_get(events, json_array_size(events) - 1), "usage");
+    assert_true(
+        json_equal(at(usage, "completion_tokens_details"), at(body, "usage.completion_tokens_details")));
+    free(a);
+    free(b);
+    free(c);
+    json_decref(wanted);
+    json_decref(streamed);
+    json_decref(reduced);
+    json_decref(events);
+    return body;
+}
+
+/* A script of one byte a token, ended by EOS. */
+static void script_answer(const char *text, int32_t *ids)
+{
+    int n = script(text, ids);
+    ids[n] = served.model.stop_ids[0];
+    served.engine.n_script = n + 1;
+}
+
+static void test_thoughts_and_calls(void **state)
+{
+    (void)state;
+    int32_t ids[400];
+    served.model.reasoning = REASONING_THINK_FIRST;
+    served.model.tool_format = TOOLS_QWEN3_CODER;
+    script_answer(THOUGHT "Hi!", ids);
+    json_t *body =
+        expect_both("\"n\": 1", "{\"content\": \"Hi!\", \"reasoning\": \"I look.\", \"calls\": [], "
+                                "\"finish_reason\": \"stop\"}");
+    assert_int_equal(int_at(body, "usage.completion_tokens_details.reasoning_tokens"),
+                     8); /* with the newline */
+    assert_int_equal(int_at(body, "usage.completion_tokens"), strlen(THOUGHT "Hi!") + 1);
+    json_decref(body);
+    /* the limit falls into the thought */
+    body = expect_both("\"max_tokens\": 5", "{\"reasoning\": \"I loo\", \"calls\": [], \"finish_reason\": "
+                                            "\"length\"}");
+    assert_true(json_is_null(at(body, "choices.#0.message.content")));
+    assert_int_equal(int_at(body, "usage.completion_tokens_details.reasoning_tokens"), 5);
+    json_decref(body);
+    /* hidden: neither text nor tokens of it */
+    served.engine.script = ids;
+    body = expect_both("\"include_reasoning\": false, \"return_token_ids\": true, \"logprobs\": true",
+                       "{\"content\": \"Hi!\", \"calls\": [], \"finish_reason\": \"stop\"}");
+    size_t shown = 2 + 3 + 1; /* the newlines, the text, EOS */
+    assert_int_equal(json_array_size(at(body, "choices.#0.token_ids")), shown);
+    assert_int_equal(json_array_size(at(body, "choices.#0.logprobs.content")), shown);
+    assert_int_equal(int_at(body, "usage.completion_tokens_details.reasoning_tokens"), 8);
+    json_decref(body);
+    json_t *events = stream(API_CHAT, "{" CHAT ", \"include_reasoning\": false, \"return_token_ids\": true, "
+                                      "\"logprobs\": true, \"stream\": true}");
+    size_t n_ids = 0, n_probs = 0;
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        n_ids += json_array_size(at(json_array_get(events, i), "choices.#0.token_ids"));
+        n_probs += json_array_size(at(json_array_get(events, i), "choices.#0.logprobs.content"));
+    }
+    assert_int_equal(n_ids, shown);
+    assert_int_equal(n_probs, shown);
+    json_decref(events);
+    /* every token is in some event, also those that gave no text when they came */
+    events = stream(API_CHAT, "{" CHAT ", \"return_token_ids\": true, \"stream\": true}");
+    n_ids = 0;
+    for (size_t i = 0; i < json_array_size(events); i++)
+        n_ids += json_array_size(at(json_array_get(events, i), "choices.#0.token_ids"));
+    assert_int_equal(n_ids, strlen(THOUGHT "Hi!") + 1);
+    json_decref(events);
+
+    /* calls */
+    static const char two[] =
+        "{\"reasoning\": \"I look.\", \"calls\": [{\"name\": \"get_weather\", \"arguments\": "
+        "\"{\\\"city\\\": \\\"Paris\\\", \\\"days\\\": 3}\"}, {\"name\": \"get_weather\", "
+        "\"arguments\": \"{\\\"city\\\": \\\"Paris\\\", \\\"days\\\": 3}\"}], "
+        "\"finish_reason\": \"tool_calls\"}";
+    static int32_t long_ids[600];
+    script_answer(THOUGHT CALL "\n" CALL, long_ids);
+    served.model.max_model_len = 1000;
+    json_decref(expect_both(WEATHER, two));
+    json_decref(
+        expect_both(WEATHER ", \"parallel_tool_calls\": false",
+                    "{\"reasoning\": \"I look.\", \"calls\": [{\"name\": \"get_weather\", \"arguments\": "
+                    "\"{\\\"city\\\": \\\"Paris\\\", \\\"days\\\": 3}\"}], \"finish_reason\": "
+                    "\"tool_calls\"}"));
+    /* no calls where none may be: the text stays text */
+    body = expect_both(
+        WEATHER ", \"tool_choice\": \"none\"",
+        "{\"reasoning\": \"I look.\", \"content\": \"<tool_call>\\n<function=get_weather>\\n<parameter="
+        "city>\\nParis\\n</parameter>\\n<parameter=days>\\n3\\n</parameter>\\n</function>\\n</"
+        "tool_call>\\n<tool_call>\\n<function=get_weather>\\n<parameter=city>\\nParis\\n</"
+        "parameter>\\n<parameter=days>\\n3\\n</parameter>\\n</function>\\n</tool_call>\", \"calls\": "
+        "[], \"finish_reason\": \"stop\"}");
+    json_decref(body);
+    /* the limit sweeps over a call: never tool_calls, and always JSON when it is not streamed */
+    for (int limit = 1; limit < (int)strlen(THOUGHT CALL); limit += 5) {
+        char request[700];
+        snprintf(request, sizeof request, "{" CHAT ", " WEATHER ", \"max_tokens\": %d}", limit);
+        body = whole(API_CHAT, request);
+        assert_string_equal(text_at(body, "choices.#0.finish_reason"), "length");
+        if (at(body, "choices.#0.message.tool_calls")) {
+            json_t *arguments =
+                json_loads(text_at(body, "choices.#0.message.tool_calls.#0.function.arguments"), 0, NULL);
+            assert_true(json_is_object(arguments));
+            json_decref(arguments);
+        }
+        json_decref(body);
+        snprintf(request, sizeof request, "{" CHAT ", " WEATHER ", \"max_tokens\": %d, \"stream\": true}",
+                 limit);
+        events = stream(API_CHAT, request);
+        json_t *all = assemble(events);
+        assert_string_equal(text_at(all, "finish_reason"), "length");
+        json_decref(all);
+        json_decref(events);
+    }
+    served.model.max_model_len = 256;
+    /* held back by a stop string, then released into the parsers */
+    script_answer(THOUGHT "Hi!", ids);
+    json_decref(
+        expect_both("\"stop\": [\"</think>\\n\\nHi!?\", \"!x\"]",
+                    "{\"content\": \"Hi!\", \"reasoning\": \"I look.\", \"calls\": [], \"finish_reason\": "
+                    "\"stop\"}"));
+    served.model.reasoning = REASONING_NONE;
+    served.model.tool_format = TOOLS_NONE;
+    served.engine.script = NULL;
+}
+
 static void test_engine_error(void **state)
 {
     (void)state;
@@ -490,6 +713,7 @@ int main(void)
         cmocka_unit_test(test_stop_string),
         cmocka_unit_test(test_late_verdict),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_thoughts_and_calls),
         cmocka_unit_test(test_engine_error),
         cmocka_unit_test(test_cancel_frees_at_once),
         cmocka_unit_test(test_refused_by_the_engine),

@@ -40,6 +40,8 @@ struct result {
     int hit, n_tokens;
 };
 
+static const struct output_parsing no_parsing;
+
 /* Runs ids through the pipeline. Every prefix of what is given out must be a prefix of `never_beyond` (NULL =
  * no check): text that is sent cannot be taken back. */
 static struct result run(const int32_t *ids, size_t n, const char *const *stops, int n_stops, bool include,
@@ -50,16 +52,19 @@ static struct result run(const int32_t *ids, size_t n, const char *const *stops,
         list[i] = (struct stop_string){(char *)(uintptr_t)stops[i], strlen(stops[i])};
     struct output o;
     struct result r = {.hit = -1};
-    output_init(&o, tokenizer, true, list, n_stops, include, min_tokens);
+    struct parts parts = {0};
+    output_init(&o, tokenizer, true, list, n_stops, include, min_tokens, &no_parsing);
     for (size_t i = 0; i < n && r.hit < 0; i++) {
-        r.hit = output_add(&o, ids[i], &r.text);
+        r.hit = output_add(&o, ids[i], &parts);
         r.n_tokens++;
+        r.text = parts.content;
         assert_int_equal(utf8_valid_prefix(str_text(&r.text), r.text.len), r.text.len);
         if (never_beyond)
             assert_memory_equal(str_text(&r.text), never_beyond, r.text.len);
     }
     if (r.hit < 0)
-        output_finish(&o, &r.text);
+        output_finish(&o, TEXT_STOPPED, &parts);
+    r.text = parts.content; /* handed over */
     output_free(&o);
     return r;
 }
@@ -134,15 +139,15 @@ static void test_nothing_is_held_needlessly(void **state)
     (void)state;
     struct stop_string stop = {(char *)(uintptr_t) "END", 3};
     struct output o;
-    struct str delta = {0};
-    output_init(&o, tokenizer, true, &stop, 1, false, 0);
+    struct parts delta = {0};
+    output_init(&o, tokenizer, true, &stop, 1, false, 0, &no_parsing);
     output_add(&o, byte_ids['x'], &delta);
-    assert_string_equal(str_text(&delta), "x"); /* cannot begin END: given out at once */
+    assert_string_equal(str_text(&delta.content), "x"); /* cannot begin END: given out at once */
     output_add(&o, byte_ids['E'], &delta);
-    assert_string_equal(str_text(&delta), "x");
+    assert_string_equal(str_text(&delta.content), "x");
     output_add(&o, byte_ids['x'], &delta);
-    assert_string_equal(str_text(&delta), "xEx");
-    str_free(&delta);
+    assert_string_equal(str_text(&delta.content), "xEx");
+    parts_free(&delta);
     output_free(&o);
 }
 

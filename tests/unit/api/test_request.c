@@ -212,6 +212,10 @@ static const struct bad bad_chats[] = {
      "max_completion_tokens"},
     {"{" MESSAGES ", \"max_tokens\": 0}", 400, VALUE, "max_tokens"},
     {"{" MESSAGES ", \"max_tokens\": 0, \"echo\": true}", 400, VALUE, "max_tokens"},
+    /* a template that prints no calls */
+    {"{" MESSAGES ", \"tools\": [" TOOL "]}", 400, VALUE, "tool_choice"},
+    {"{" MESSAGES ", \"include_reasoning\": 5}", 400, TYPE, "body.include_reasoning"},
+    {"{" MESSAGES ", \"parallel_tool_calls\": []}", 400, TYPE, "body.parallel_tool_calls"},
     {"{" MESSAGES ", \"tools\": []}", 400, VALUE, "tools"},
     {"{" MESSAGES ", \"tools\": [5]}", 400, TYPE, "body.tools.0"},
     {"{" MESSAGES ", \"tools\": [{\"type\": \"retrieval\"}]}", 400, TYPE, "body.tools.0"},
