@@ -1,9 +1,10 @@
-/* JSON Schema to grammar. What is generated is always valid; it need not be all that is valid:
+/* JSON Schema to grammar. What is generated is valid, with two confessions: oneOf is taken as anyOf, so a
+ * value may fit two of its schemas; and a key that is not listed may come twice and then counts twice for
+ * minProperties. It need not be all that is valid:
  *
  *   - properties come in the order in which the schema lists them, then any others;
- *   - objects that list properties are closed unless additionalProperties says otherwise (or open_objects is
- * set);
- *   - oneOf is taken as anyOf; without a `type`, the types that the keywords speak of are meant;
+ *   - an object that lists properties is closed unless additionalProperties says otherwise (or open_objects);
+ *   - without a `type`, the types that the keywords speak of are meant;
  *   - texts that match a pattern or format are written without needless escapes.
  *
  * Annotations and unknown keywords are ignored, as the standard says; keywords that would change what is
