@@ -1,10 +1,12 @@
 /* Calls of tools in the text of an answer. Each family of models writes them in a format of its own; clients
  * see one: text, and calls with a name and a JSON text of arguments.
  *
- *   qwen3_coder <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
- *                (Qwen3.5, Qwen3-Coder; values are plain text, typed by the tool's JSON schema)   tool_xml.c
- *   hermes       <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>   (Qwen2.5, Qwen3)      tool_json.c
- *   llama3_json  {"name": …, "parameters": {…}} as the whole answer   (Llama 3)                   tool_json.c
+ * - qwen3_coder (Qwen3.5, Qwen3-Coder; tool_xml.c): values are plain text, typed by the tool's JSON schema
+ *   <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
+ * - hermes (Qwen2.5, Qwen3; tool_json.c): small models forget the tags, and are understood
+ *   <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>
+ * - llama3_json (Llama 3; tool_json.c): as the whole answer
+ *   {"name": …, "parameters": {…}}
  *
  * What is given out depends on the text alone, never on how it was cut, and is given out as soon as it is
  * certain: arguments flow while the model writes them. The text of an answer with calls is what precedes
@@ -42,8 +44,10 @@ struct tool_json {
     struct str raw;        /* all of it, until it is sure to be a call */
     struct str key, name, arguments;
     enum { MEMBER_OTHER, MEMBER_NAME, MEMBER_ARGUMENTS } member;
-    bool in_value;  /* inside the member's value */
-    bool is_object; /* of the arguments: given out as they are */
+    bool tagged;      /* <tool_call> stood before it */
+    bool only_tagged; /* there was something else than calls: from now on they need the tag */
+    bool in_value;    /* inside the member's value */
+    bool is_object;   /* of the arguments: given out as they are */
     bool has_name, has_arguments;
     size_t complete; /* bytes of `arguments` whose members are complete */
 };

@@ -17,9 +17,11 @@ enum match tool_hermes_begins(struct cursor *c)
     return c->at == c->len ? MATCH_PART : c->text[c->at] == '{' ? MATCH_YES : MATCH_NO;
 }
 
-static void begin_object(struct tool_calls *t)
+static void begin_object(struct tool_calls *t, bool tagged)
 {
     struct tool_json *j = &t->json;
+    j->tagged = tagged;
+    j->only_tagged |= tagged;
     j->state = CALL_OBJECT;
     json_scan_init(&j->scan);
     str_clear(&j->key);
@@ -35,6 +37,7 @@ static void give_up(struct tool_calls *t, struct parts *out)
     tool_text(t, str_text(&t->json.raw), t->json.raw.len, out);
     str_clear(&t->json.raw);
     t->json.state = t->format == TOOLS_HERMES ? CALL_AWAITED : CALL_NONE;
+    t->json.only_tagged = true;
 }
 
 static void close_call(struct tool_calls *t, struct parts *out)
@@ -53,7 +56,7 @@ static void try_open(struct tool_calls *t, struct parts *out)
     struct tool_json *j = &t->json;
     if (!j->has_name || tool_calling(t))
         return;
-    if (t->format == TOOLS_LLAMA3_JSON && !(j->is_object && tool_find(t, str_text(&j->name), j->name.len)))
+    if (!j->tagged && !(j->is_object && tool_find(t, str_text(&j->name), j->name.len)))
         return;
     tool_open(t, str_text(&j->name), j->name.len, out);
     str_clear(&j->raw);
@@ -247,7 +250,16 @@ static size_t take_object(struct tool_calls *t, const char *text, size_t len, st
 
 static size_t take_tagged(struct tool_calls *t, const char *text, size_t len, struct parts *out)
 {
+    if (!t->json.only_tagged && *text == '{') {
+        begin_object(t, false);
+        return 0;
+    }
+    if (is_blank(*text)) {
+        tool_text(t, text, 1, out);
+        return 1;
+    }
     if (*text != '<') {
+        t->json.only_tagged = true;
         const char *tag = memchr(text, '<', len);
         size_t n = tag ? (size_t)(tag - text) : len;
         tool_text(t, text, n, out);
@@ -256,7 +268,7 @@ static size_t take_tagged(struct tool_calls *t, const char *text, size_t len, st
     struct cursor c = {text, len, 0};
     enum match m = tool_hermes_begins(&c);
     if (m == MATCH_YES) {
-        begin_object(t);
+        begin_object(t, true);
         str_add(&t->json.raw, text, c.at);
         return c.at;
     }
@@ -264,6 +276,7 @@ static size_t take_tagged(struct tool_calls *t, const char *text, size_t len, st
         return 0;
     if (m == MATCH_PART && t->end == TEXT_CUT && len > strlen("<tool_call"))
         return len; /* a call that was cut before it had a name */
+    t->json.only_tagged = true;
     tool_text(t, text, 1, out);
     return 1;
 }
@@ -280,7 +293,7 @@ static size_t take_untagged(struct tool_calls *t, const char *text, size_t len)
     if (m == MATCH_PART && t->end == TEXT_GOES_ON)
         return 0;
     if (*text == '{')
-        begin_object(t);
+        begin_object(t, false);
     else
         t->json.state = CALL_NONE;
     return 0;
@@ -318,8 +331,7 @@ void tool_json_end(struct tool_calls *t, struct parts *out)
         return;
     }
     /* cut before it was sure: what can only have been a call is not shown as text */
-    bool is_call =
-        t->format == TOOLS_HERMES || (j->has_name && tool_find(t, str_text(&j->name), j->name.len));
+    bool is_call = j->tagged || (j->has_name && tool_find(t, str_text(&j->name), j->name.len));
     if (t->end == TEXT_STOPPED || !is_call)
         give_up(t, out);
 }

@@ -348,8 +348,17 @@ static const struct sample hermes[] = {
     {THOUGHT_NONE, HERMES("{\"name\": 5}"), "think: \ntext: <tool_call>\n{\"name\": 5}\n</tool_call>\n"},
     {THOUGHT_NONE, "Use <tool_call> {json} </tool_call> so:\n" HERMES("{\"name\": \"now\"}"),
      "think: \ntext: Use <tool_call> {json} </tool_call> so:\ncall: now {}\n"},
-    {THOUGHT_NONE, "{\"name\": \"now\", \"arguments\": {}}",
-     "think: \ntext: {\"name\": \"now\", \"arguments\": {}}\n"},
+    {THOUGHT_NONE, "So: {\"name\": \"now\", \"arguments\": {}}",
+     "think: \ntext: So: {\"name\": \"now\", \"arguments\": {}}\n"},
+    {THOUGHT_NONE, "{\"name\": \"Ada\", \"arguments\": {}} " HERMES("{\"name\": \"now\"}"),
+     "think: \ntext: {\"name\": \"Ada\", \"arguments\": {}}\ncall: now {}\n"},
+    /* tags forgotten: calls if they name a tool, and nothing else has been said */
+    {THOUGHT_OPEN,
+     "hm</think>\n\n{\"name\": \"now\", \"arguments\": {}}\n{\"name\": \"now\", \"arguments\": {\"a\": 1}}",
+     "think: hm\ntext: \ncall: now {}\ncall: now {\"a\": 1}\n"},
+    {THOUGHT_NONE,
+     "{\"name\": \"now\", \"arguments\": {}}\nso {\"name\": \"now\", \"arguments\": {\"a\": 1}}",
+     "think: \ntext: \ncall: now {}\n"},
     {THOUGHT_NONE, "<tool_call>\n{\"na", "think: \ntext: <tool_call>\n{\"na\n"},
 };
 
