@@ -79,7 +79,7 @@ void tool_calls_finish(struct tool_calls *t, enum text_end end, struct parts *ou
 /* For a whole answer, after tool_calls_finish: arguments that broke off are reduced to the members that were
  * complete, and so to JSON. */
 void tool_calls_keep_complete(const struct tool_calls *t, struct parts *p);
-/* Does a call begin at text? For reasoning.h; `t` is a struct tool_calls. */
-enum match tool_calls_begin_at(const void *t, const char *text, size_t len);
+/* Does a call begin at text? For reasoning.h; `arg` is a struct tool_calls. */
+enum match tool_calls_begin_at(const void *arg, const char *text, size_t len);
 
 #endif
