@@ -103,10 +103,17 @@ static int scale_gguf(const struct params *p, float *f, int n, struct err *e)
                        p->file->path, n);
     float *divisor = mem_alloc((size_t)n * sizeof *divisor);
     dtype_to_float(DT_F32, t->data, divisor, n);
-    for (int i = 0; i < n; i++)
-        f[i] /= divisor[i];
+    int rc = 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        if (divisor[i] > 0 && isfinite(divisor[i]))
+            f[i] /= divisor[i];
+        else
+            rc = err_set(e, ERR_INVALID,
+                         "%s: tensor \"rope_freqs.weight\": value %d is %g, not a positive number",
+                         p->file->path, i, (double)divisor[i]);
+    }
     free(divisor);
-    return 0;
+    return rc;
 }
 
 int rotary_read(const struct params *p, int dims, struct rope *r, struct err *e)

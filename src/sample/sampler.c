@@ -87,6 +87,16 @@ static void *copy(const void *src, int n, size_t size)
     return p;
 }
 
+size_t sampler_bytes(const struct sluice_sampling *p, size_t n_tokens, size_t vocab)
+{
+    size_t most = n_tokens < vocab ? n_tokens : vocab, bytes = sizeof(struct sampler);
+    if (p->n_allowed_ids)
+        bytes += vocab;
+    if (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0)
+        bytes += 4 * most * sizeof(struct seen) + most * sizeof(int32_t);
+    return bytes;
+}
+
 struct sampler *sampler_create(const struct sluice_sampling *p, int vocab, const int32_t *prompt,
                                int n_prompt)
 {

@@ -23,6 +23,9 @@ size_t sample_scratch_bytes(int vocab);
 
 /* Copies what it needs of *p. prompt [n_prompt] feeds the repetition penalty. Ids in p are below vocab
  * (checked by the caller). */
+size_t sampler_bytes(const struct sluice_sampling *p, size_t n_tokens,
+                     size_t vocab); /* what it will take, about;
+                                     n_tokens of prompt and answer */
 struct sampler *sampler_create(const struct sluice_sampling *p, int vocab, const int32_t *prompt,
                                int n_prompt);
 void sampler_free(struct sampler *s);

@@ -1,13 +1,36 @@
 #include "sched/request.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 
+static _Atomic size_t live_bytes, most_bytes = SIZE_MAX;
+
+void request_limit_memory(size_t bytes)
+{
+    atomic_store(&most_bytes, bytes);
+}
+
+/* What request_create allocates for such a request, within a few hundred bytes. */
+static size_t bytes_of(const struct sluice_sampling *p, size_t n_prompt, size_t max_tokens, size_t vocab)
+{
+    size_t total = n_prompt + max_tokens, prob = sizeof(struct sluice_prob),
+           bytes = sizeof(struct sluice_request);
+    bytes += total * (sizeof(int32_t) + 1) + (size_t)p->n_borders * sizeof(int);
+    bytes += (size_t)p->n_stop_ids * 2 * sizeof(int32_t) + (size_t)p->n_logit_bias * sizeof *p->logit_bias;
+    if (p->n_logprobs >= 0)
+        bytes += max_tokens * ((size_t)(1 + p->n_logprobs) * prob + sizeof(int));
+    if (p->n_prompt_logprobs >= 0)
+        bytes += n_prompt * ((size_t)(1 + p->n_prompt_logprobs) * prob + sizeof(int));
+    return bytes + sampler_bytes(p, total, vocab);
+}
+
 static void destroy(struct sluice_request *r)
 {
+    atomic_fetch_sub(&live_bytes, r->bytes);
     sampler_free(r->sampler);
     free(r->stop_ids);
     free(r->borders);
@@ -23,8 +46,19 @@ static void destroy(struct sluice_request *r)
 struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const struct sluice_sampling *p,
                                       int max_tokens, int vocab, int block_size, struct err *e)
 {
+    size_t bytes = bytes_of(p, (size_t)n_prompt, (size_t)max_tokens, (size_t)vocab);
+    if (atomic_fetch_add(&live_bytes, bytes) + bytes > atomic_load(&most_bytes)) {
+        atomic_fetch_sub(&live_bytes, bytes);
+        err_set(e, ERR_BUSY,
+                "this request takes %zu bytes and all requests together may hold %zu: try again later, or "
+                "ask for "
+                "fewer tokens or log-probabilities",
+                bytes, atomic_load(&most_bytes));
+        return NULL;
+    }
     struct sluice_request *r = mem_zalloc(1, sizeof *r);
     size_t total = (size_t)n_prompt + (size_t)max_tokens;
+    r->bytes = bytes;
     r->n_prompt = r->n_tokens = n_prompt;
     r->max_tokens = max_tokens;
     r->priority = p->priority;

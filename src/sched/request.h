@@ -41,6 +41,7 @@ struct sluice_request {
 
     /* set by the client */
     _Atomic bool cancelled;
+    size_t bytes;     /* counted against request_limit_memory */
     _Atomic int refs; /* client's and engine's */
     struct sluice *_Atomic owner;
 
@@ -69,6 +70,11 @@ struct sluice_request {
     int save_positions[REQUEST_MAX_SAVES];      /* … and the positions they are for */
     int n_saves;
 };
+
+/* Bounds what all requests of this process together may hold beside the KV cache (their tokens,
+ * log-probabilities and sampler tables): a submission beyond it is refused with ERR_BUSY. No bound until it
+ * is called. */
+void request_limit_memory(size_t bytes);
 
 /* Validated copy of a submission, with one reference. NULL and *e (ERR_NO_MEMORY) if its arrays do not fit.
  * Limits were checked by sluice_submit; max_tokens is already clamped. */

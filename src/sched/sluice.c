@@ -77,6 +77,8 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
                                  .step_arg = s};
     scheduler_init(&s->sched, &c);
     s->sched.trace = s->trace = trace;
+    enum { REQUESTS_SHARE = 8 }; /* of the granted memory, for what requests hold beside the KV cache */
+    request_limit_memory(p->available / REQUESTS_SHARE);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -123,7 +125,7 @@ static int check_sampling(const struct sluice_sampling *p, int vocab, struct err
 {
     if (check_number("temperature", p->temperature, 0, 1e6, e) || check_number("top_p", p->top_p, 0, 1, e) ||
         check_number("min_p", p->min_p, 0, 1, e) || check_number("top_k", p->top_k, 0, INT32_MAX, e) ||
-        check_number("repetition_penalty", p->repetition_penalty, 1e-6, 1e6, e) ||
+        check_number("repetition_penalty", p->repetition_penalty, 1e-6f, 1e6, e) ||
         check_number("presence_penalty", p->presence_penalty, -1e3, 1e3, e) ||
         check_number("frequency_penalty", p->frequency_penalty, -1e3, 1e3, e) ||
         check_number("logprobs", p->n_logprobs, -1, SLUICE_MAX_LOGPROBS, e) ||

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "file/model_file.h"
+#include "sched/request.h"
 #include "sluice.h"
 
 enum { N_REQUESTS = 9, ANSWER = 24, VOCAB = 1024, PROBS = 3 };
@@ -390,6 +391,36 @@ static void no_more_wait_than_may(void **state)
         sluice_request_free(waiting[i]);
 }
 
+/* All requests together hold a bounded amount; what is over it is told to try again, and is welcome
+ * afterwards. */
+static void requests_together_are_bounded(void **state)
+{
+    (void)state;
+    struct sluice_options o = {.threads = 1, .max_num_seqs = 2, .max_model_len = 400};
+    struct sluice *s = open_model(models[0], &o);
+    struct err e = {0};
+    int32_t ids[10] = {0};
+    struct sluice_sampling p;
+    sluice_sampling_init(&p);
+    p.max_tokens = 300;
+    p.n_logprobs = 60;
+    request_limit_memory(400000); /* each takes about 150 kB */
+    struct sluice_request *r[3];
+    for (int i = 0; i < 3; i++)
+        r[i] = sluice_submit(s, ids, 10, &p, &e);
+    assert_non_null(r[1]);
+    assert_null(r[2]);
+    assert_int_equal(e.code, ERR_BUSY);
+    sluice_request_free(r[0]);
+    sluice_request_free(r[1]);
+    while (sluice_step(s) > 0)
+        ;
+    r[2] = sluice_submit(s, ids, 10, &p, &e);
+    assert_non_null(r[2]);
+    sluice_request_free(r[2]);
+    sluice_close(s);
+}
+
 static void stop_ids_end_the_answer(void **state)
 {
     (void)state;
@@ -431,6 +462,7 @@ int main(void)
         cmocka_unit_test(what_can_never_run_is_refused),
         cmocka_unit_test(what_the_pool_cannot_hold_is_refused),
         cmocka_unit_test(no_more_wait_than_may),
+        cmocka_unit_test(requests_together_are_bounded),
         cmocka_unit_test(stop_ids_end_the_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
