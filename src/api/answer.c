@@ -24,8 +24,8 @@ void answer_write_finish(const struct choice *c, struct str *out)
     bool called = c->finish && strcmp(c->finish, "stop") == 0 && c->output.calls.n_calls > 0;
     json_write_text(out, called ? "tool_calls" : c->finish);
     str_adds(out, ",\"stop_reason\":");
-    if (c->stop_string)
-        json_write_text(out, c->stop_string);
+    if (c->stop)
+        json_write_string(out, c->stop->text, c->stop->len);
     else if (c->stop_token >= 0)
         str_addf(out, "%d", c->stop_token);
     else

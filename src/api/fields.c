@@ -9,11 +9,19 @@
 
 #include "base/mem.h"
 
-/* Depth is checked before parsing, in one pass: a parser that recurses must not be the one to find out, and
- * the trees it makes are walked by recursive code elsewhere (templates, frees). */
-static int check_depth(const char *text, size_t len, int max_depth, struct api_error *e)
+/* What the parsed tree may take: "[{},{},…" is a hundred times its text. Generous for what is sent in earnest
+ * (four million token ids), and small beside a model. Strings count once, as the body's own length. */
+#define MAX_TREE_BYTES  ((size_t)256 << 20)
+#define CONTAINER_BYTES 224 /* an empty object, the larger of the two kinds */
+#define ITEM_BYTES      64  /* a number and its place in a list; keys pay for their pair by the ':' */
+
+/* Depth and size are checked before parsing, in one pass: a parser that recurses must not be the one to find
+ * out, the trees it makes are walked by recursive code elsewhere (templates, frees), and a few large ones at
+ * once would take the machine's memory. */
+static int check_shape(const char *text, size_t len, int max_depth, struct api_error *e)
 {
     int depth = 0;
+    size_t bytes = 0;
     bool quoted = false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
@@ -24,7 +32,10 @@ static int check_depth(const char *text, size_t len, int max_depth, struct api_e
                 quoted = false;
         } else if (c == '"') {
             quoted = true;
+        } else if (c == ',' || c == ':') {
+            bytes += ITEM_BYTES;
         } else if (c == '{' || c == '[') {
+            bytes += CONTAINER_BYTES;
             if (++depth > max_depth) {
                 char param[64];
                 snprintf(param, sizeof param, "body.%zu", i);
@@ -34,6 +45,15 @@ static int check_depth(const char *text, size_t len, int max_depth, struct api_e
             }
         } else if (c == '}' || c == ']') {
             depth--;
+        }
+        if (bytes > MAX_TREE_BYTES) {
+            char param[64];
+            snprintf(param, sizeof param, "body.%zu", i);
+            return api_fail(
+                e, 400, "Bad Request", param,
+                "1 validation error: the JSON holds too many values: from offset %zu on they would "
+                "take more than %zu MB; send less in one request",
+                i, MAX_TREE_BYTES >> 20);
         }
     }
     return 0;
@@ -46,7 +66,7 @@ json_t *fields_parse(const char *text, size_t len, int max_depth, struct api_err
                  "1 validation error: the body is empty; it must be a JSON object");
         return NULL;
     }
-    if (check_depth(text, len, max_depth, e))
+    if (check_shape(text, len, max_depth, e))
         return NULL;
     json_error_t why;
     json_t *body = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);

@@ -12,7 +12,8 @@
 
 #include "api/errors.h"
 
-/* Parses a request body: an object nested at most `max_depth` deep. The text need not end in NUL. */
+/* Parses a request body: an object nested at most `max_depth` deep, of a size in memory that is bounded
+ * whatever its text. The text need not end in NUL. */
 json_t *fields_parse(const char *text, size_t len, int max_depth, struct api_error *e);
 
 int field_int(const json_t *body, const char *name, int64_t *out, struct api_error *e);

@@ -175,7 +175,7 @@ static void take_token(struct generation *g, struct choice *c, int32_t id, bool 
     c->n_tokens++;
     if (hit >= 0) {
         c->finish = "stop";
-        c->stop_string = c->output.stops[hit].text;
+        c->stop = &c->output.stops[hit];
         sluice_cancel(c->request);
     } else if (is_last) {
         finish_output(g, c, to);

@@ -26,7 +26,7 @@ struct choice {
     bool opened;                     /* its first event was written */
     const char *finish;              /* finish_reason; NULL while it runs */
     int32_t stop_token;              /* stop_reason: a token id, or -1 */
-    const char *stop_string;         /* stop_reason: a string, or NULL */
+    const struct stop_string *stop;  /* stop_reason: a string, or NULL */
     struct parts parts;              /* so far, when the answer is not streamed */
     size_t offset;                   /* characters before the next token: completions' text_offset */
 };

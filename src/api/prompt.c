@@ -47,12 +47,12 @@ int prompt_fit(const struct api_model *m, const json_t *body, bool scored_only, 
             return api_bad_value(e, "truncate_prompt_tokens", json_object_get(body, "truncate_prompt_tokens"),
                                  "truncate_prompt_tokens must be -1 (what the context holds) or 1 to %d",
                                  m->max_model_len);
-        const json_t *side;
+        const json_t *side = NULL;
         if (field_string(body, "truncation_side", &side, e) < 0)
             return -1;
-        bool right = json_object_get(body, "truncation_side") &&
-                     json_is_string(json_object_get(body, "truncation_side")) &&
-                     strcmp(json_string_value(json_object_get(body, "truncation_side")), "right") == 0;
+        bool right = side && strcmp(json_string_value(side), "right") == 0;
+        if (side && !right && strcmp(json_string_value(side), "left") != 0)
+            return api_bad_value(e, "truncation_side", side, "truncation_side must be \"left\" or \"right\"");
         if (ids->n > (size_t)keep) {
             if (!right)
                 memmove(ids->ids, ids->ids + (ids->n - (size_t)keep), (size_t)keep * sizeof *ids->ids);

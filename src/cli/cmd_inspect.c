@@ -367,9 +367,5 @@ int cmd_inspect(int argc, char **argv)
         print_report(report);
     }
     json_decref(report);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "sluice inspect: cannot write the report to standard output\n");
-        return EXIT_FAILED;
-    }
     return 0;
 }

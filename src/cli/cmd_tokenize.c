@@ -133,8 +133,6 @@ int cmd_tokenize(int argc, char **argv)
         status = err_set(&e, ERR_IO, "cannot read standard input");
     if (status == 0)
         status = back ? decode(t, &text, special, &e) : encode(t, &text, special, only_ids, &e);
-    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
-        status = err_set(&e, ERR_IO, "cannot write to standard output");
     if (status)
         fprintf(stderr, "sluice tokenize: %s\n", e.msg);
     str_free(&text);

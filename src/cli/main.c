@@ -1,7 +1,9 @@
 /* `sluice COMMAND …`: the table of commands. Each command parses its own options (cli/options.h). */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/version.h"
 #include "cli/commands.h"
@@ -93,8 +95,28 @@ static int cmd_help(int argc, char **argv)
     return c->run(2, args);
 }
 
+/* The three standard descriptors must be taken, or the first files and connections get their numbers, and
+ * what is logged goes to a client. Opened the wrong way round, they still fail as closed ones do. */
+static void keep_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            _exit(EXIT_FAILED);
+}
+
+/* The command's exit status, which is a failure when what it printed was lost. */
+static int run_command(const struct command *c, int argc, char **argv)
+{
+    int status = c->run(argc, argv);
+    if (status || (fflush(stdout) == 0 && !ferror(stdout)))
+        return status;
+    fprintf(stderr, "sluice %s: cannot write to standard output\n", c->name);
+    return EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
+    keep_standard_files();
     /* A reader that goes away (a client, `| head`) is a failed write, not the end of the process. */
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
@@ -107,5 +129,5 @@ int main(int argc, char **argv)
     else if (strcmp(name, "--version") == 0)
         name = "version";
     const struct command *c = find_command(name);
-    return c ? c->run(argc - 1, argv + 1) : unknown_command(name);
+    return c ? run_command(c, argc - 1, argv + 1) : unknown_command(name);
 }

@@ -363,7 +363,7 @@ static bool read_head(struct conn *c, struct evbuffer *in)
         refuse(c, 413, "the request's body is too large");
         return false;
     }
-    if (has_body && head->expects_continue)
+    if (has_body && head->expects_continue && !head->is_http10)
         bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     if (!has_body) {
         body_complete(c);

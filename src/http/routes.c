@@ -83,7 +83,10 @@ void routes_refusal(void *arg, int status, const char *why, struct str *out)
 {
     (void)arg;
     struct api_error e;
-    api_fail(&e, status, status >= 500 ? "Service Unavailable" : "Bad Request", NULL, "%s", why);
+    const char *type = status == 503                    ? "Service Unavailable"
+                       : status == 501 || status == 505 ? "NotImplementedError"
+                                                        : "Bad Request";
+    api_fail(&e, status, type, NULL, "%s", why);
     api_error_write(&e, out);
 }
 

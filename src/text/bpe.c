@@ -73,6 +73,7 @@ void bpe_finish(struct bpe *b, const struct vocab *v)
 {
     if (!b->merges)
         grow_merges(b);
+    b->all_bytes = true;
     for (int i = 0; i < 256; i++) {
         struct str name = {0};
         if (b->byte_level)
@@ -81,6 +82,7 @@ void bpe_finish(struct bpe *b, const struct vocab *v)
             str_addf(&name, "<0x%02X>", (unsigned)i);
         b->byte_ids[i] = b->byte_level || b->byte_fallback ? vocab_find_model(v, name.data, name.len) : -1;
         str_free(&name);
+        b->all_bytes &= b->byte_ids[i] >= 0;
     }
     b->longest_name = 0;
     for (int id = 0; id < v->n; id++)
@@ -244,6 +246,13 @@ void bpe_encode(const struct bpe *b, const struct vocab *v, struct bpe_work *w, 
     }
     for (int32_t i = n ? 0 : -1; i >= 0; i = s[i].next)
         token_list_add(out, s[i].id);
+}
+
+size_t bpe_fewest_tokens(const struct bpe *b, size_t len)
+{
+    if (!b->all_bytes || b->longest_name == 0)
+        return 0;
+    return len / b->longest_name; /* a name is no shorter than the bytes it stands for */
 }
 
 void bpe_encode_byte(const struct bpe *b, const struct vocab *v, struct bpe_work *w, unsigned char byte,

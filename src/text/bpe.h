@@ -21,6 +21,7 @@ struct bpe {
     int32_t byte_ids[256]; /* of single bytes, -1 = none: for byte_level and byte_fallback */
     int32_t unk;           /* -1 = unknown characters are dropped */
     size_t longest_name;   /* of an entry: no longer piece can be one (ignore_merges) */
+    bool all_bytes;        /* every byte has a token: no text is dropped or fused */
 };
 
 /* Memory of one encoding thread, reused from piece to piece. Zero-initialise. */
@@ -41,6 +42,8 @@ void bpe_finish(struct bpe *b, const struct vocab *v);
  * O(len log len), whatever the text: every merge removes a symbol and adds at most two candidates. */
 void bpe_encode(const struct bpe *b, const struct vocab *v, struct bpe_work *w, const char *piece, size_t len,
                 struct token_list *out);
+/* A number of tokens that no encoding of a piece of len bytes can be below. */
+size_t bpe_fewest_tokens(const struct bpe *b, size_t len);
 /* Appends the id of one byte that is not part of a valid character; U+FFFD where bytes have no token. */
 void bpe_encode_byte(const struct bpe *b, const struct vocab *v, struct bpe_work *w, unsigned char byte,
                      struct token_list *out);

@@ -36,6 +36,10 @@ static int check_limit(const struct encoding *c)
 static int encode_piece(void *arg, const char *piece, size_t len)
 {
     struct encoding *c = arg;
+    size_t so_far = c->out->n - c->n_before;
+    /* a megabyte without a border is not merged for seconds to learn that it is too long */
+    if (c->max_tokens && bpe_fewest_tokens(&c->t->bpe, len) + so_far > c->max_tokens)
+        return -1;
     bpe_encode(&c->t->bpe, &c->t->vocab, &c->bpe, piece, len, c->out);
     return check_limit(c);
 }

@@ -55,6 +55,18 @@ def test_version():
     assert sluice("--version").stdout == r.stdout
 
 
+@pytest.mark.parametrize("args", [("plan", TINY), ("inspect", TINY), ("tokenize", TINY, "hi"), ("help",),
+                                  ("serve", "--help"), ("version",)], ids=lambda args: args[0])
+def test_lost_output_is_a_failure(args):
+    """A full disk and a closed stdout."""
+    with open("/dev/full", "wb") as full:
+        r = subprocess.run([SLUICE, *map(str, args)], stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert r.returncode == 1 and b"cannot write to standard output" in r.stderr
+    r = subprocess.run([SLUICE, *map(str, args)], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                       preexec_fn=lambda: os.close(1))
+    assert r.returncode == 1 and b"cannot write to standard output" in r.stderr
+
+
 def test_unknown_command_suggests_the_nearest():
     r = sluice("serv")
     assert r.returncode == 2 and "did you mean 'serve'?" in r.stderr
