@@ -347,7 +347,6 @@ static struct value eval_node(struct vm *vm, const struct node *n)
     case NODE_CALL:
         return eval_call(vm, n);
     case NODE_FILTER:
-        return apply(vm, n, eval(vm, n->apply.input));
     case NODE_TEST:
         return apply(vm, n, eval(vm, n->apply.input));
     default:

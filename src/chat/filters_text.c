@@ -190,7 +190,8 @@ static void wrap(struct vm *vm, struct wrapper *w, bool break_long, bool on_hyph
     const struct jstr *s = w->text;
     unsigned cp;
     for (size_t at = 0, end; at < s->len; at = end) {
-        size_t len = (size_t)char_at(s->bytes + at, s->len - at, &cp);
+        size_t len;
+        char_at(s->bytes + at, s->len - at, &cp);
         bool space = char_is_space(cp), letter_before = false;
         for (end = at; end < s->len; end += len) {
             len = (size_t)char_at(s->bytes + end, s->len - end, &cp);

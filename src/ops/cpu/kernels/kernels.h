@@ -35,9 +35,9 @@ void LEVEL_NAME(cpu_rmsnorm)(struct backend *b, const float *x, size_t x_stride,
                              int64_t rows, int dim, float *out, size_t out_stride);
 void LEVEL_NAME(cpu_rope)(struct backend *b, float *x, size_t stride, int n_heads, int head_dim,
                           const struct rope *r, const int32_t *positions, int n_tokens);
-void LEVEL_NAME(cpu_silu_mul)(struct backend *b, float *gate, const float *up, int64_t n);
-void LEVEL_NAME(cpu_gelu_mul)(struct backend *b, float *gate, const float *up, int64_t n);
-void LEVEL_NAME(cpu_sigmoid_mul)(struct backend *b, float *x, const float *gate, int64_t n);
+void LEVEL_NAME(cpu_silu_mul)(struct backend *b, float *x, const float *y, int64_t n);
+void LEVEL_NAME(cpu_gelu_mul)(struct backend *b, float *x, const float *y, int64_t n);
+void LEVEL_NAME(cpu_sigmoid_mul)(struct backend *b, float *x, const float *y, int64_t n);
 void LEVEL_NAME(cpu_add)(struct backend *b, float *x, const float *y, int64_t n);
 
 /* attention.c */
