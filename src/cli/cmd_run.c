@@ -1,10 +1,12 @@
 /* `sluice run MODEL`: chat in the terminal, or answer one prompt (--prompt, or what is piped in) on stdout.
  * No server: this thread runs the engine's steps itself and prints what each one adds. */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "api/model.h"
@@ -21,11 +23,18 @@
 #define MAX_INPUT ((size_t)64 << 20) /* bytes of one prompt; far above any context */
 
 static volatile sig_atomic_t interrupted;
+static int interrupt_event =
+    -1; /* eventfd that Ctrl-C raises: a wait for input cannot miss it as a read can */
 
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;
     interrupted = 1;
+    int keep = errno;
+    if (eventfd_write(interrupt_event, 1) < 0) {
+        /* the flag is set: nothing else can be done here */
+    }
+    errno = keep;
 }
 
 struct run {
@@ -70,12 +79,30 @@ static void print_stats(struct run *r, const struct session_answer *a)
                                          : "");
 }
 
+static void forget_interrupt(void)
+{
+    eventfd_t n;
+    interrupted = 0;
+    if (interrupt_event >= 0 && eventfd_read(interrupt_event, &n) < 0) {
+        /* it was not raised */
+    }
+}
+
+/* Waits for a line on stdin (which is unbuffered) or Ctrl-C. false = Ctrl-C. */
+static bool wait_for_line(void)
+{
+    struct pollfd fds[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_event, POLLIN, 0}};
+    while (poll(fds, 2, -1) < 0 && errno == EINTR)
+        ;
+    return !(fds[1].revents & POLLIN);
+}
+
 /* One turn. Returns 0, or -1 after saying why there is no answer. */
 static int answer(struct run *r, const char *text, size_t len)
 {
     struct session_answer a;
     struct err e;
-    interrupted = 0;
+    forget_interrupt();
     if (session_ask(&r->session, text, len, print_piece, NULL, &a, &e)) {
         fprintf(stderr, "sluice run: %s\n", e.msg);
         return -1;
@@ -127,12 +154,12 @@ static enum line read_line(struct str *out)
         fflush(stderr);
         char *line = NULL;
         size_t cap = 0;
-        errno = 0;
-        ssize_t n = getline(&line, &cap, stdin);
+        bool stopped = !wait_for_line();
+        ssize_t n = stopped ? -1 : getline(&line, &cap, stdin);
         if (n < 0) {
             free(line);
-            bool stopped = interrupted != 0;
-            interrupted = 0;
+            stopped |= interrupted != 0;
+            forget_interrupt();
             clearerr(stdin);
             fputc('\n', stderr);
             return stopped ? LINE_INTERRUPTED : LINE_END;
@@ -163,6 +190,8 @@ static void chat(struct run *r, const char *system)
     struct str line = {0};
     char *own_system = NULL;
     int interrupts = 0;
+    setvbuf(stdin, NULL, _IONBF, 0);
+    forget_interrupt(); /* what came before there was a prompt */
     fputs("Type a message, or /help.\n", stderr);
     for (;;) {
         enum line got = read_line(&line);
@@ -349,6 +378,7 @@ int cmd_run(int argc, char **argv)
         goto done;
     /* From here on Ctrl-C ends an answer or a line; before, it ends the program. No SA_RESTART: it must end a
      * waiting read. */
+    interrupt_event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     struct sigaction action = {.sa_handler = on_interrupt};
     sigaction(SIGINT, &action, NULL);
     sampling.max_tokens = max_tokens ? max_tokens : sluice_plan(s)->max_model_len;
