@@ -201,6 +201,10 @@ int cmd_serve(int argc, char **argv)
     if (status >= 0)
         return status;
     engine->priority_scheduling = strcmp(policy, "priority") == 0;
+    /* all answers to a request wait at first: more than may wait would get "try again later" for ever */
+    int *max_choices = &s.model.api.limits.max_choices;
+    if (engine->max_queued > 0 && engine->max_queued < *max_choices)
+        *max_choices = engine->max_queued;
     read_keys(&keys, &environment_keys);
     server.api_keys = keys.values;
     server.n_api_keys = keys.n;

@@ -58,6 +58,15 @@ def test_a_full_queue_says_try_again(serve):
         assert t.reply[0] == 200
 
 
+def test_more_answers_than_may_wait_are_refused(serve):
+    """A request that can never be taken is not told to come back."""
+    s = serve("--max-num-seqs", 2, "--max-num-queued-reqs", 4)
+    assert s.post("/v1/completions", {**SHORT, "n": 4, "temperature": 1})[0] == 200
+    for extra in ({"n": 5, "temperature": 1}, {"prompt": ["a"] * 5}):
+        status, reply = s.post("/v1/completions", {**SHORT, **extra})
+        assert status == 400 and reply["error"]["param"] == "n", reply
+
+
 def test_lower_priority_numbers_go_first(serve):
     s = serve("--max-num-seqs", 1, "--scheduling-policy", "priority")
     first = in_background(s, LONG)
