@@ -32,6 +32,15 @@ static inline int fixture_exists(const char *name)
     return f != NULL;
 }
 
+/* Skips the test, saying why, where a fixture is only in the full set. */
+static inline void skip_without(const char *name)
+{
+    if (fixture_exists(name))
+        return;
+    print_message("skipped: %s is not here: it is in the full set of fixtures (SLUICE_FIXTURES)\n", name);
+    skip();
+}
+
 /* The whole file at path, NUL-terminated, with its length; NULL if it cannot be read. Caller frees. */
 static inline char *read_whole(const char *path, size_t *len)
 {

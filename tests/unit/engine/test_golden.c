@@ -351,8 +351,8 @@ static const char *weights_of(const char *path)
 static void golden(void **state)
 {
     const struct form *form = *state;
-    if (!fixture_exists(form->path) || !fixture_exists(weights_of(form->path)))
-        skip(); /* only in the full set */
+    skip_without(form->path);
+    skip_without(weights_of(form->path));
     char levels[100], *save = NULL;
     snprintf(levels, sizeof levels, "%s", backend_cpu_levels());
     int left = LEVELS;

@@ -119,8 +119,7 @@ static void drafts_agree(void **state)
 {
     const char *path = *state;
     struct err e = {0};
-    if (!fixture_exists(path))
-        skip();
+    skip_without(path);
     char levels[100], *save = NULL;
     snprintf(levels, sizeof levels, "%s", backend_cpu_levels());
     for (char *level = strtok_r(levels, ",", &save); level; level = strtok_r(NULL, ",", &save)) {

@@ -134,8 +134,7 @@ static void quantised(void **state)
 {
     char path[200], levels[100], *save = NULL;
     snprintf(path, sizeof path, "quant/qwen35-tiny-256-%s.gguf", (const char *)*state);
-    if (!fixture_exists(path))
-        skip();
+    skip_without(path);
     snprintf(levels, sizeof levels, "%s", backend_cpu_levels());
     int left = LEVELS;
     for (char *level = strtok_r(levels, ",", &save); level && left-- > 0; level = strtok_r(NULL, ",", &save))

@@ -124,7 +124,7 @@ static void quantised_models_sum_up(void **state)
         model_file_close(f);
     }
     if (!seen)
-        skip();
+        skip_without("quant/qwen35-tiny-256-*.gguf");
 }
 
 int main(void)

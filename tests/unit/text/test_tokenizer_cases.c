@@ -138,8 +138,7 @@ static void tiny_gguf(void **state)
     const struct gguf_form *form = *state;
     char path[200];
     snprintf(path, sizeof path, "gguf/%s", form->file);
-    if (!fixture_exists(path))
-        skip(); /* in the full set of fixtures only */
+    skip_without(path);
     struct err e = {0};
     check_tokenizer(open_gguf(fixture(path), &e), &e, form->cases);
 }
@@ -166,8 +165,7 @@ static void real_gguf(void **state)
 static void real_qwen35(void **state)
 {
     (void)state;
-    if (!fixture_exists("tokenizers/qwen3.5/tokenizer.json.zst"))
-        skip();
+    skip_without("tokenizers/qwen3.5/tokenizer.json.zst");
     char command[1200];
     snprintf(command, sizeof command, "zstd -dc '%s' 2>/dev/null",
              fixture("tokenizers/qwen3.5/tokenizer.json.zst"));
