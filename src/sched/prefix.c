@@ -206,9 +206,9 @@ static void attach(struct prefix_cache *c, struct sluice_request *r, int i, int 
 
 void prefix_learn(struct prefix_cache *c, struct sluice_request *r)
 {
+    end_resuming(c, r);
     if (!c->enabled)
         return;
-    end_resuming(c, r);
     int bs = c->pool->block_size, save = 0;
     while ((r->n_learned + 1) * bs <= r->n_computed) {
         learn_block(c, r, r->n_learned++);
@@ -246,6 +246,23 @@ static int reserve_snapshot(struct prefix_cache *c)
         c->snapshots[best].block = -2;
     }
     return best;
+}
+
+int prefix_keep_state(struct prefix_cache *c)
+{
+    int i = reserve_snapshot(c);
+    return i < 0 ? -1 : c->first_slot + i;
+}
+
+void prefix_resume_from(struct prefix_cache *c, struct sluice_request *r, int slot)
+{
+    c->snapshots[slot - c->first_slot].resuming++;
+    r->state_from = slot;
+}
+
+void prefix_drop_state(struct prefix_cache *c, int slot)
+{
+    c->snapshots[slot - c->first_slot].block = -1;
 }
 
 static bool is_power_of_two(int x)

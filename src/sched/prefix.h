@@ -17,7 +17,7 @@
 #include "sched/request.h"
 
 struct snapshot {
-    int32_t block;      /* whose end it belongs to; -1 = free */
+    int32_t block;      /* whose end it belongs to; -1 = free, -2 = reserved, not yet or not for the cache */
     int gain;           /* tokens between it and the snapshot before it when it was taken */
     uint64_t last_used; /* clock of the cache */
     int resuming;       /* requests that start from it in the step under way: not to be overwritten */
@@ -60,5 +60,12 @@ void prefix_learn(struct prefix_cache *c, struct sluice_request *r);
 /* Positions in (r->n_computed, r->n_computed + count] after which the step should save r's state: fills
  * r->saves and takes slots for them. */
 void prefix_plan_saves(struct prefix_cache *c, struct sluice_request *r, int count);
+
+/* A slot outside of the cache's knowledge, for a state that somebody keeps for a while (sched/fork.h); it is
+ * not given up before prefix_drop_state. -1 if there is none. Also while the cache is off. */
+int prefix_keep_state(struct prefix_cache *c);
+/* r's next step starts from the state in such a slot. */
+void prefix_resume_from(struct prefix_cache *c, struct sluice_request *r, int slot);
+void prefix_drop_state(struct prefix_cache *c, int slot);
 
 #endif
