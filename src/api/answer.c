@@ -1,8 +1,10 @@
 #include "api/answer.h"
 
 #include <string.h>
+#include <sys/random.h>
 
 #include "api/json_write.h"
+#include "base/clock.h"
 
 void answer_write_usage(const struct generation *g, bool with_nulls, struct str *out)
 {
@@ -32,6 +34,16 @@ void answer_write_finish(const struct choice *c, struct str *out)
         str_adds(out, "null");
 }
 
+void answer_write_end(const struct generation *g, struct str *out)
+{
+    if (g->error.status) {
+        str_adds(out, "data: ");
+        api_error_write(&g->error, out);
+        str_adds(out, "\n\n");
+    }
+    str_adds(out, "data: [DONE]\n\n");
+}
+
 void answer_token_text(const struct generation *g, int32_t id, struct str *out)
 {
     str_clear(out);
@@ -50,6 +62,54 @@ void answer_token_text(const struct generation *g, int32_t id, struct str *out)
             str_add_utf8(out, 0xFFFD);
         i += n > 0 ? (size_t)n : 1;
     }
+}
+
+/* {"token","logprob","bytes"} without the closing brace */
+static void write_prob(const struct generation *g, struct sluice_prob p, struct str *scratch, struct str *out)
+{
+    answer_token_text(g, p.id, scratch);
+    str_adds(out, "{\"token\":");
+    json_write_string(out, str_text(scratch), scratch->len);
+    str_adds(out, ",\"logprob\":");
+    json_write_float(out, p.logprob);
+    size_t len;
+    const char *bytes = tokenizer_bytes(g->model->tokenizer, p.id, &len);
+    str_adds(out, ",\"bytes\":[");
+    for (size_t i = 0; i < len; i++)
+        str_addf(out, i ? ",%d" : "%d", (unsigned char)bytes[i]);
+    str_addc(out, ']');
+}
+
+void answer_write_logprobs(const struct generation *g, const struct choice *c, int first, int n,
+                           struct str *out)
+{
+    int k = g->request->sampling.p.n_logprobs;
+    struct str scratch = {0};
+    str_addc(out, '[');
+    for (int i = first; k >= 0 && i < first + n; i++) {
+        const struct sluice_prob *p = sluice_request_logprobs(c->request, i, NULL);
+        if (i > first)
+            str_addc(out, ',');
+        write_prob(g, p[0], &scratch, out);
+        str_adds(out, ",\"top_logprobs\":[");
+        for (int j = 1; j <= k; j++) {
+            if (j > 1)
+                str_addc(out, ',');
+            write_prob(g, p[j], &scratch, out);
+            str_addc(out, '}');
+        }
+        str_adds(out, "]}");
+    }
+    str_addc(out, ']');
+    str_free(&scratch);
+}
+
+uint64_t answer_new_id(void)
+{
+    uint64_t id = 0;
+    if (getrandom(&id, sizeof id, 0) != sizeof id)
+        id = (uint64_t)(clock_now() * 1e9);
+    return id;
 }
 
 static void write_prompt_entry(const struct generation *g, struct sluice_prob p, int rank,

@@ -1,53 +1,18 @@
 /* The answers of /v1/chat/completions. */
-#include <sys/random.h>
-
 #include "api/answer.h"
 #include "api/json_write.h"
-#include "base/clock.h"
-
-/* {"token","logprob","bytes"} without the closing brace */
-static void write_prob(const struct generation *g, struct sluice_prob p, struct str *scratch, struct str *out)
-{
-    answer_token_text(g, p.id, scratch);
-    str_adds(out, "{\"token\":");
-    json_write_string(out, str_text(scratch), scratch->len);
-    str_adds(out, ",\"logprob\":");
-    json_write_float(out, p.logprob);
-    size_t len;
-    const char *bytes = tokenizer_bytes(g->model->tokenizer, p.id, &len);
-    str_adds(out, ",\"bytes\":[");
-    for (size_t i = 0; i < len; i++)
-        str_addf(out, i ? ",%d" : "%d", (unsigned char)bytes[i]);
-    str_addc(out, ']');
-}
 
 /* The logprobs object of tokens first … first + n - 1, or null when none were asked for. */
 static void write_logprobs(const struct generation *g, const struct choice *c, int first, int n,
                            struct str *out)
 {
-    int k = g->request->sampling.p.n_logprobs;
-    if (k < 0 || n == 0) {
+    if (g->request->sampling.p.n_logprobs < 0 || n == 0) {
         str_adds(out, "null");
         return;
     }
-    struct str scratch = {0};
-    str_adds(out, "{\"content\":[");
-    for (int i = first; i < first + n; i++) {
-        const struct sluice_prob *p = sluice_request_logprobs(c->request, i, NULL);
-        if (i > first)
-            str_addc(out, ',');
-        write_prob(g, p[0], &scratch, out);
-        str_adds(out, ",\"top_logprobs\":[");
-        for (int j = 1; j <= k; j++) {
-            if (j > 1)
-                str_addc(out, ',');
-            write_prob(g, p[j], &scratch, out);
-            str_addc(out, '}');
-        }
-        str_adds(out, "]}");
-    }
-    str_adds(out, "]}");
-    str_free(&scratch);
+    str_adds(out, "{\"content\":");
+    answer_write_logprobs(g, c, first, n, out);
+    str_addc(out, '}');
 }
 
 /* Everything of a chunk up to its choices. */
@@ -100,10 +65,8 @@ static void write_calls(const struct parts *p, bool with_index, struct str *out)
         if (with_index)
             str_addf(out, "\"index\":%d,", call->index);
         if (call->opens) {
-            uint64_t id = 0;
-            if (getrandom(&id, sizeof id, 0) < 0)
-                id = (uint64_t)(clock_now() * 1e9);
-            str_addf(out, "\"id\":\"chatcmpl-tool-%016llx\",\"type\":\"function\",", (unsigned long long)id);
+            str_addf(out, "\"id\":\"chatcmpl-tool-%016llx\",\"type\":\"function\",",
+                     (unsigned long long)answer_new_id());
         }
         str_adds(out, "\"function\":{");
         if (call->opens) {
@@ -175,13 +138,16 @@ static void chat_event(struct generation *g, struct choice *c, const struct delt
     write_chunk_tail(g, out);
 }
 
-static void chat_usage_event(const struct generation *g, struct str *out)
+static void chat_end(struct generation *g, struct str *out)
 {
-    write_chunk_head(g, out);
-    str_adds(out, "],\"system_fingerprint\":");
-    json_write_text(out, g->model->fingerprint);
-    answer_write_usage(g, false, out);
-    str_adds(out, "}\n\n");
+    if (g->request->include_usage && !g->error.status) {
+        write_chunk_head(g, out);
+        str_adds(out, "],\"system_fingerprint\":");
+        json_write_text(out, g->model->fingerprint);
+        answer_write_usage(g, false, out);
+        str_adds(out, "}\n\n");
+    }
+    answer_write_end(g, out);
 }
 
 static void write_choice(const struct generation *g, struct choice *c, struct str *out)
@@ -248,4 +214,10 @@ static void chat_body(struct generation *g, struct str *out)
     str_adds(out, ",\"metrics\":null}");
 }
 
-const struct answer_writer chat_writer = {chat_open, chat_event, chat_usage_event, chat_body};
+const struct answer_writer chat_writer = {
+    .path = "/v1/chat/completions",
+    .open = chat_open,
+    .event = chat_event,
+    .end = chat_end,
+    .body = chat_body,
+};

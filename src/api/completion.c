@@ -123,14 +123,17 @@ static void completion_event(struct generation *g, struct choice *c, const struc
     str_adds(out, "}\n\n");
 }
 
-static void completion_usage_event(const struct generation *g, struct str *out)
+static void completion_end(struct generation *g, struct str *out)
 {
-    str_adds(out, "data: ");
-    write_head(g, out);
-    str_adds(out, "],\"system_fingerprint\":");
-    json_write_text(out, g->model->fingerprint);
-    answer_write_usage(g, false, out);
-    str_adds(out, "}\n\n");
+    if (g->request->include_usage && !g->error.status) {
+        str_adds(out, "data: ");
+        write_head(g, out);
+        str_adds(out, "],\"system_fingerprint\":");
+        json_write_text(out, g->model->fingerprint);
+        answer_write_usage(g, false, out);
+        str_adds(out, "}\n\n");
+    }
+    answer_write_end(g, out);
 }
 
 static void write_choice(const struct generation *g, struct choice *c, struct str *out)
@@ -176,5 +179,9 @@ static void completion_body(struct generation *g, struct str *out)
     str_addc(out, '}');
 }
 
-const struct answer_writer completion_writer = {NULL, completion_event, completion_usage_event,
-                                                completion_body};
+const struct answer_writer completion_writer = {
+    .path = "/v1/completions",
+    .event = completion_event,
+    .end = completion_end,
+    .body = completion_body,
+};

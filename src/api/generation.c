@@ -11,7 +11,7 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
     struct generation *g = mem_zalloc(1, sizeof *g);
     g->model = m;
     g->request = r;
-    g->writer = r->kind == API_CHAT ? &chat_writer : &completion_writer;
+    g->writer = r->writer ? r->writer : r->kind == API_CHAT ? &chat_writer : &completion_writer;
     g->arrived = arrived;
     g->n_choices = r->n_prompts * r->n;
     g->choices = mem_zalloc((size_t)g->n_choices, sizeof *g->choices);
@@ -227,21 +227,15 @@ bool generation_advance(struct generation *g, const struct generation_observer *
             advance_choice(g, &g->choices[i], o, out);
     if (g->error.status) {
         generation_cancel(g);
-        if (g->request->stream) {
-            str_adds(out, "data: ");
-            api_error_write(&g->error, out);
-            str_adds(out, "\n\ndata: [DONE]\n\n");
-        }
+        if (g->request->stream)
+            g->writer->end(g, out);
         return true;
     }
     if (g->n_open > 0)
         return false;
-    if (!g->request->stream) {
+    if (g->request->stream)
+        g->writer->end(g, out);
+    else
         g->writer->body(g, out);
-        return true;
-    }
-    if (g->request->include_usage)
-        g->writer->usage_event(g, out);
-    str_adds(out, "data: [DONE]\n\n");
     return true;
 }

@@ -39,10 +39,12 @@ struct delta {
 
 /* One protocol. All append to *out; events are complete ("data: …\n\n"). */
 struct answer_writer {
+    const char *path; /* of its route, for the log */
     /* before a choice's first event, or NULL */
     void (*open)(const struct generation *g, const struct choice *c, struct str *out);
     void (*event)(struct generation *g, struct choice *c, const struct delta *d, struct str *out);
-    void (*usage_event)(const struct generation *g, struct str *out);
+    /* the last events of a stream; with g->error.status they say what went wrong */
+    void (*end)(struct generation *g, struct str *out);
     void (*body)(struct generation *g, struct str *out); /* the whole answer, not streamed */
 };
 extern const struct answer_writer chat_writer, completion_writer;

@@ -315,6 +315,8 @@ void api_request_free(struct api_request *r)
     json_decref(r->tools);
     request_sampling_free(&r->sampling);
     free(r->role);
+    if (r->told_free)
+        r->told_free(r->told);
     free(r->id);
     free(r);
 }

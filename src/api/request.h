@@ -38,8 +38,14 @@ struct request_sampling {
     const char *max_tokens_field;
 };
 
+struct answer_writer; /* generation.h */
+
 struct api_request {
     enum api_kind kind;
+    /* other protocols that say the same (responses.c, messages.c) */
+    const struct answer_writer *writer; /* NULL: by kind */
+    void *told;                         /* the writer's own, from the request on */
+    void (*told_free)(void *told);
     char *id;        /* "chatcmpl-…" or "cmpl-…" */
     int64_t created; /* seconds since the epoch */
     bool stream, include_usage, continuous_usage;

@@ -137,7 +137,7 @@ static void record(struct server *s, const struct task *t)
     log_info("%s POST %s -> %d, prompt %lld tokens (%lld cached), answer %lld tokens, first after %.3f s, "
              "done after "
              "%.3f s, %s",
-             t->request_id, g->request->kind == API_CHAT ? "/v1/chat/completions" : "/v1/completions",
+             t->request_id, g->writer->path,
              g->error.status ? g->error.status : 200, (long long)u.prompt, (long long)u.cached,
              (long long)u.completion, p->first_token > 0 ? p->first_token - g->arrived : 0,
              clock_now() - g->arrived, g->choices[0].finish ? g->choices[0].finish : "error");
