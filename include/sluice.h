@@ -31,15 +31,23 @@ struct sluice_options {
     int max_prefills;           /* prompts computed in one step; 0 = no cap */
     bool priority_scheduling;   /* lower `priority` first, instead of first come, first served */
     int max_queued;             /* requests that may wait; more are refused (ERR_BUSY). 0 = no bound */
-    int block_size;             /* tokens a KV block; 0 = 16 */
-    const char *trace_path;     /* write a timeline (Perfetto, chrome://tracing) to this file; NULL = none */
-    size_t kv_cache_bytes;      /* 0 = from memory_utilization */
-    double memory_utilization;  /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
-    const char *kv_dtype;       /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
-    bool no_prefix_cache;       /* compute every prompt whole */
-    size_t state_cache_bytes; /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
-                                 after the weights */
-    bool mtp;                 /* also load the multi-token prediction head, where the file has one */
+    int max_queued_tokens;     /* prompt tokens that may wait to be computed; a prompt that would make it more
+                                  is refused (ERR_BUSY) unless none wait. 0 = no bound */
+    int block_size;            /* tokens a KV block; 0 = 16 */
+    const char *trace_path;    /* write a timeline (Perfetto, chrome://tracing) to this file; NULL = none */
+    size_t kv_cache_bytes;     /* 0 = from memory_utilization */
+    double memory_utilization; /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
+    const char *kv_dtype;      /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
+    bool no_prefix_cache;      /* compute every prompt whole */
+    size_t state_cache_bytes;  /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
+                                  after the weights */
+    size_t swap_bytes;         /* host memory where preempted requests may leave what was computed, when that
+                                  costs less than computing it again; 0 = none */
+    bool mtp;                  /* also load the multi-token prediction head, where the file has one */
+    /* What the prefix cache gives up goes to files in this directory and comes back from them; NULL = none.
+     * kv_offload_bytes bounds them; 0 = 16 GiB, or half of the free disk. They hold the tokens of prompts. */
+    const char *kv_offload_dir;
+    uint64_t kv_offload_bytes;
     /* Called while weights load: done and total bytes. May be NULL. */
     void (*progress)(void *arg, size_t done, size_t total);
     void *progress_arg;
@@ -47,7 +55,7 @@ struct sluice_options {
 
 /* What the memory plan decided, in bytes unless said. */
 struct sluice_plan {
-    size_t weights, kv_pool, state, state_cache, scratch, logits, total, available;
+    size_t weights, kv_pool, state, state_cache, scratch, logits, swap, total, available;
     size_t kv_bytes_per_token, state_bytes_per_seq;
     int kv_blocks, block_size, state_snapshots, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
 };
@@ -78,6 +86,15 @@ struct sluice_bias {
     float bias;
 };
 
+struct sluice_word {
+    const int32_t *ids; /* [n], n >= 1 */
+    int n;
+};
+
+/* sample/grammar.h */
+struct grammar;
+struct grammar_vocab;
+
 struct sluice_sampling {
     float temperature;                         /* < 1e-5 = greedy (top_k, top_p, min_p ignored) */
     int top_k;                                 /* 0 = all */
@@ -91,7 +108,19 @@ struct sluice_sampling {
     int n_allowed_ids;
     const int32_t *stop_ids; /* [n_stop_ids]: end the answer, EOS among them unless ignored by the caller */
     int n_stop_ids;
-    int min_tokens;        /* stop_ids are masked until so many tokens were made */
+    /* What the answer must look like: a grammar bound to a vocabulary of all ids, which the request keeps a
+     * reference to. Stop ids come only where it allows an end; the answer ends by itself where nothing may
+     * follow. NULL = anything. */
+    struct grammar *grammar;
+    const struct sluice_word *bad_words; /* [n_bad_words] sequences that must not occur */
+    int n_bad_words;
+    /* A thought may have so many tokens: then thinking_end [n_thinking_end] (what closes it) is written. 0 =
+     * no limit. */
+    const int32_t *thinking_end;
+    int n_thinking_end, thinking_budget;
+    bool thinking_open; /* the answer begins inside it; else by <think>, if it does so at once */
+    const struct grammar_vocab *texts; /* of the tokens, for thinking_end */
+    int min_tokens;                    /* stop_ids are masked until so many tokens were made */
     int max_tokens;        /* >= 1, or 0 to score the prompt only; clamped to what max_model_len leaves */
     int n_logprobs;        /* -1 = none; k = the token's and the k most likely ones' log-probabilities */
     int n_prompt_logprobs; /* the same for each prompt token from the second on */
@@ -108,10 +137,10 @@ void sluice_sampling_init(struct sluice_sampling *p);
 
 enum sluice_finish {
     SLUICE_RUNNING = 0, /* or waiting */
-    SLUICE_STOP,        /* the last token is one of stop_ids */
+    SLUICE_STOP,        /* the last token is one of stop_ids, or the grammar allows no more */
     SLUICE_LENGTH,      /* max_tokens or max_model_len reached */
     SLUICE_ABORTED,     /* cancelled, or the engine closed */
-    SLUICE_ERROR,       /* the engine failed: sluice_request_error says why */
+    SLUICE_ERROR,       /* the engine failed, or the grammar: sluice_request_error says why */
 };
 
 struct sluice_prob {
@@ -125,6 +154,10 @@ struct sluice_prob {
  * time (a live one is cancelled). */
 struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, int n_prompt,
                                      const struct sluice_sampling *p, struct err *e);
+/* The same for n answers to one prompt, which is computed once: all or none are queued. Answer i has the seed
+ * p->seed + i and its handle is out[i]. -1 and *e if they are refused. */
+int sluice_submit_group(struct sluice *s, const int32_t *prompt, int n_prompt,
+                        const struct sluice_sampling *p, int n, struct sluice_request **out, struct err *e);
 /* The request leaves before the next step begins; its blocks are free then. */
 void sluice_cancel(struct sluice_request *r);
 void sluice_request_free(struct sluice_request *r);
@@ -133,7 +166,8 @@ struct sluice_progress {
     int n_tokens;              /* tokens made so far: entries of the arrays below that may be read */
     enum sluice_finish finish; /* once not RUNNING, n_tokens is final */
     int n_prompt_scored;       /* prompt positions whose log-probabilities may be read */
-    int cached_tokens;         /* prompt tokens found in the prefix cache */
+    int cached_tokens;         /* prompt tokens found in the prefix cache … */
+    int disk_tokens;           /* … of which so many were brought in from disk */
     double arrived, scheduled, first_token, last_token; /* clock_now() times; 0 = not yet */
     int preemptions;
 };
@@ -150,7 +184,7 @@ const char *sluice_request_error(const struct sluice_request *r);
 /* --- running ------------------------------------------------------------------------------------- */
 
 /* One step: admits, runs the batch, publishes tokens. Returns the number of tokens computed; 0 = nothing to
- * do. */
+ * do, at least until sluice_wait returns: with kv_offload_dir, requests may be waiting for the disk. */
 int sluice_step(struct sluice *s);
 /* Blocks until there is something to do, or `seconds` passed, or sluice_close was called. */
 void sluice_wait(struct sluice *s, double seconds);
@@ -164,8 +198,11 @@ struct sluice_stats {
     int kv_blocks_used, kv_blocks; /* the pool */
     uint64_t steps;
     uint64_t prompt_tokens, generation_tokens; /* since start; a prompt counts when all of it is there */
-    uint64_t prompt_tokens_cached;             /* of prompt_tokens, those that came from the prefix cache */
-    uint64_t refused;                          /* submissions refused because of max_queued */
+    uint64_t prompt_tokens_cached;    /* of prompt_tokens, those that came from the prefix cache … */
+    uint64_t prompt_tokens_disk;      /* … and of these, those that came into it from disk */
+    uint64_t refused, refused_tokens; /* submissions refused because of max_queued, and of
+                                         max_queued_tokens */
+    int queued_tokens;                /* prompt tokens that wait to be computed */
     /* the prefix cache: prompt tokens looked up and found, counted at the lookup, and how lookups ended */
     uint64_t looked_up_tokens, cached_tokens;
     uint64_t lookups, lookups_hit;
@@ -173,8 +210,27 @@ struct sluice_stats {
     uint64_t lookups_no_state; /* missed: keys and values were there, but no recurrent state to resume from */
     uint64_t lookups_short;    /* missed: the prompt is not longer than a block */
     uint64_t lookups_bypassed; /* not done: the prompt is to be scored */
-    uint64_t finished[5];      /* by enum sluice_finish */
-    uint64_t preemptions, recomputed_tokens; /* tokens that preemption made to be computed again */
+    struct sluice_offload_stats {
+        bool enabled;
+        uint64_t files, bytes, limit;         /* on disk now, and the bound */
+        uint64_t bytes_written, bytes_read;   /* since start */
+        uint64_t blocks_written, blocks_read; /* KV blocks … */
+        uint64_t states_written, states_read; /* … and recurrent states */
+        uint64_t evicted;                     /* files given up to stay within the bound */
+        uint64_t dropped;                     /* evicted, but not written: the writer was behind, or failed */
+        uint64_t looked_up_tokens, found_tokens; /* of prompts, beyond what memory had */
+        uint64_t errors;                         /* writes that the system refused */
+        /* lookups and files that did not help, by reason */
+        uint64_t missed_absent, missed_slow, missed_busy, missed_damaged, missed_foreign, missed_other,
+            missed_failed;
+        double read_bytes_per_second; /* measured; 0 = not yet */
+    } offload;
+    uint64_t finished[5];                    /* by enum sluice_finish */
+    uint64_t preemptions, recomputed_tokens; /* tokens that lack of memory made to be computed again */
+    uint64_t forked; /* answers that began after a prompt that was computed for another (n > 1) */
+    uint64_t swapped_out, swapped_in;             /* preempted requests … */
+    uint64_t swapped_out_bytes, swapped_in_bytes; /* … and what was copied of them */
+    size_t swap_used, swap_size;                  /* bytes */
     /* the ledger: totals since start, and the last step alone */
     struct sluice_ledger {
         uint64_t weight_bytes, kv_read_bytes, kv_write_bytes, state_bytes, flops;

@@ -58,7 +58,7 @@ static int refuse(const struct model *m, const struct sluice_plan *p, size_t nee
     struct sluice_plan least = *p;
     least.max_num_seqs = 1;
     fixed_parts(m, &least);
-    size_t smallest = least.weights + least.scratch + least.logits + least.state +
+    size_t smallest = least.weights + least.scratch + least.logits + least.state + least.swap +
                       p->kv_bytes_per_token * (size_t)p->block_size;
     if (smallest > p->available)
         return err_set(
@@ -71,10 +71,12 @@ static int refuse(const struct model *m, const struct sluice_plan *p, size_t nee
     size_t tokens = p->kv_bytes_per_token ? left / p->kv_bytes_per_token : 0;
     return err_set(
         e, ERR_NO_MEMORY,
-        "the plan needs %.2f GiB (weights %.2f, KV %.2f, state %.2f, scratch %.2f, logits %.2f) and this "
+        "the plan needs %.2f GiB (weights %.2f, KV %.2f, state %.2f, scratch %.2f, logits %.2f, swap %.2f) "
+        "and this "
         "machine grants %.2f GiB; with --max-num-seqs 1 the largest --max-model-len that fits is %zu",
         gib(need), gib(p->weights), gib(p->kv_pool), gib(p->state + p->state_cache), gib(p->scratch),
-        gib(p->logits), gib(p->available), tokens / (size_t)p->block_size * (size_t)p->block_size);
+        gib(p->logits), gib(p->swap), gib(p->available),
+        tokens / (size_t)p->block_size * (size_t)p->block_size);
 }
 
 /* Settings that do not depend on memory. */
@@ -147,9 +149,9 @@ static bool seqs_fit(const struct model *m, const struct sluice_options *o, cons
     size_t need, left = p.available;
     p.max_num_seqs = n;
     fixed_parts(m, &p);
-    if (p.weights > left)
+    if (p.weights > left || p.swap > left - p.weights)
         return false;
-    left -= p.weights;
+    left -= p.weights + p.swap;
     if (!lavish && p.state + p.logits > left / 4)
         return false;
     return !__builtin_add_overflow(p.scratch + p.logits + p.state, least_kv(&p, o, n), &need) && need <= left;
@@ -186,11 +188,11 @@ static void choose_seqs(const struct model *m, const struct sluice_options *o, s
 }
 
 /* Slots for kept recurrent states: the budget's worth, but no more than could matter. A budget that nobody
- * gave does not crowd out the KV pool. */
+ * gave does not crowd out the KV pool. Without the prefix cache, a few for prompts with several answers. */
 static void plan_snapshots(struct sluice_plan *p, const struct sluice_options *o, size_t fixed)
 {
-    enum { SNAPSHOTS_PER_SEQ = 16 };
-    if (!p->state_bytes_per_seq || o->no_prefix_cache || fixed >= p->available)
+    enum { SNAPSHOTS_PER_SEQ = 16, FORKS = 4 };
+    if (!p->state_bytes_per_seq || fixed >= p->available)
         return;
     size_t left = p->available - fixed, kv = least_kv(p, o, p->max_num_seqs);
     size_t budget = left / 10 < left - kv ? left / 10 : left - kv;
@@ -198,7 +200,8 @@ static void plan_snapshots(struct sluice_plan *p, const struct sluice_options *o
         budget = o->state_cache_bytes;
     else if (kv >= left)
         return;
-    size_t n = budget / p->state_bytes_per_seq, most = (size_t)p->max_num_seqs * SNAPSHOTS_PER_SEQ;
+    size_t n = budget / p->state_bytes_per_seq,
+           most = o->no_prefix_cache ? FORKS : (size_t)p->max_num_seqs * SNAPSHOTS_PER_SEQ;
     p->state_snapshots = (int)(n < most ? n : most);
     p->state_cache = (size_t)p->state_snapshots * p->state_bytes_per_seq;
 }
@@ -218,9 +221,13 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
     if (read_options(c, o, &p, kv_dtype, e))
         return -1;
     size_t block = p.kv_bytes_per_token * (size_t)p.block_size;
+    p.swap = o->swap_bytes / block * block;
+    if (o->swap_bytes && (!p.swap || p.swap / block > INT32_MAX))
+        return err_set(e, ERR_INVALID, "swap space of %zu bytes is %s: a block takes %zu", o->swap_bytes,
+                       p.swap ? "too large" : "less than one block", block);
     choose_seqs(m, o, &p);
 
-    size_t fixed = p.weights + p.scratch + p.logits + p.state;
+    size_t fixed = p.weights + p.scratch + p.logits + p.state + p.swap;
     plan_snapshots(&p, o, fixed);
     fixed += p.state_cache;
     size_t wanted =

@@ -40,7 +40,7 @@ static int make(const struct opened *m, const struct sluice_options *o, struct s
 
 static size_t sum(const struct sluice_plan *p)
 {
-    return p->weights + p->kv_pool + p->state + p->state_cache + p->scratch + p->logits;
+    return p->weights + p->kv_pool + p->state + p->state_cache + p->scratch + p->logits + p->swap;
 }
 
 /* Options under which exactly `bytes` are granted, give or take a rounding. */
