@@ -134,8 +134,8 @@ static void finish_row(struct engine *en, struct row_worker *w, int row, struct 
     if (job->sampler) {
         en->b->ops->read(en->b, w->row, src, bytes);
         job->token = sampler_pick(job->sampler, w->row, job->index, &w->scratch);
-        if (job->token >= 0)
-            sampler_accept(job->sampler, job->token);
+        if (job->token >= 0 && !sampler_accept(job->sampler, job->token))
+            job->token = PICK_STUCK;
     }
     if (job->n_probs >= 0 && job->token >= 0) {
         en->b->ops->read(en->b, w->row, src, bytes);

@@ -15,7 +15,7 @@ struct engine;
 struct row_job {
     struct sampler *sampler; /* pick answer token `index`; NULL: score only */
     int index;
-    int32_t token;             /* in: the token to score when sampler is NULL; out: the token picked */
+    int32_t token;             /* in: the token to score when sampler is NULL; out: the token picked, or PICK_… */
     int n_probs;               /* entries of probs besides the token's own; -1 = no log-probabilities */
     struct sluice_prob *probs; /* [1 + n_probs], filled */
     int *rank;                 /* filled with the token's rank if not NULL */

@@ -52,6 +52,11 @@ void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes
     g->cache = mask_cache_create(g, v, cache_bytes ? cache_bytes : GRAMMAR_CACHE_BYTES);
 }
 
+const struct grammar_vocab *grammar_vocab_of(const struct grammar *g)
+{
+    return g->vocab;
+}
+
 void grammar_warm(struct grammar *g, double seconds)
 {
     if (g->cache)

@@ -35,11 +35,16 @@ struct grammar_matcher;
 typedef const char *grammar_bytes_fn(void *arg, int32_t id, size_t *len);
 
 /* The vocabulary of n_ids tokens (rows of logits) as a trie: one for each model, shared by all grammars. It
- * must outlive them. Tokens of more than 255 bytes are left out. NULL and *e if n_ids is out of range or
- * there is no memory. */
+ * must outlive them, and `arg` must outlive it. Tokens of more than 255 bytes are left out. NULL and *e if
+ * n_ids is out of range or there is no memory. */
 struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, void *arg, struct err *e);
 void grammar_vocab_free(struct grammar_vocab *v);
 size_t grammar_vocab_memory(const struct grammar_vocab *v);
+/* What `bytes` says of a token; 0 bytes for ids out of range. */
+const char *grammar_vocab_text(const struct grammar_vocab *v, int32_t id, size_t *len);
+/* Of the tokens that a text [n] begins with, the longest; -1 if there is none, or if the text could be the
+ * beginning of a longer one still. */
+int32_t grammar_vocab_longest(const struct grammar_vocab *v, const char *text, size_t n);
 
 /* --- grammars ------------------------------------------------------------------------------------ */
 
@@ -68,6 +73,7 @@ void grammar_unref(struct grammar *g);
  * GRAMMAR_CACHE_BYTES; when they are passed, all are dropped and made again as needed). Before g is shared;
  * once. */
 void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes);
+const struct grammar_vocab *grammar_vocab_of(const struct grammar *g); /* NULL before grammar_bind */
 /* Prepares the masks that are costly when first needed (milliseconds: the insides of strings), within about
  * `seconds`. For a thread that may wait, so that the engine's need not. */
 void grammar_warm(struct grammar *g, double seconds);
@@ -87,6 +93,7 @@ void grammar_size(struct grammar *g, struct grammar_size *out);
 /* A matcher belongs to one thread at a time. It keeps a reference to g and allocates nothing later. */
 struct grammar_matcher *grammar_matcher_create(struct grammar *g);
 void grammar_matcher_free(struct grammar_matcher *m);
+size_t grammar_matcher_bytes(void);
 /* A second matcher at the same place; or, without allocating, moves dst (of the same grammar) to src's. */
 struct grammar_matcher *grammar_matcher_fork(const struct grammar_matcher *m);
 void grammar_matcher_copy(struct grammar_matcher *dst, const struct grammar_matcher *src);

@@ -277,6 +277,8 @@ struct grammar *grammar_compile(struct grammar_builder *b, grammar_node root, st
  * characters. */
 struct grammar_vocab {
     int n_ids, n_nodes, n_tokens, max_len;
+    grammar_bytes_fn *bytes;
+    void *arg;
     uint8_t *byte, *depth; /* [n_nodes] */
     uint32_t *skip;        /* [n_nodes] */
     int32_t *token;  /* [n_nodes] the token that ends here; -2 - id if there are more in `same`; VOCAB_NONE */

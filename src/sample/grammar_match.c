@@ -194,6 +194,11 @@ void grammar_matcher_free(struct grammar_matcher *m)
     free(m);
 }
 
+size_t grammar_matcher_bytes(void)
+{
+    return sizeof(struct grammar_matcher);
+}
+
 void grammar_matcher_copy(struct grammar_matcher *dst, const struct grammar_matcher *src)
 {
     const struct sim *s = &src->sim;

@@ -180,6 +180,8 @@ struct grammar_vocab *grammar_vocab_create(int n_ids, grammar_bytes_fn *bytes, v
     struct str all = {0};
     size_t total = 0;
     v->n_ids = n_ids;
+    v->bytes = bytes;
+    v->arg = arg;
     v->same = mem_try_alloc((size_t)n_ids, sizeof *v->same);
     if (!list || !v->same)
         goto no_memory;
@@ -269,4 +271,27 @@ size_t grammar_vocab_memory(const struct grammar_vocab *v)
     size_t node = 3 + sizeof *v->skip + sizeof *v->token + sizeof *v->first + sizeof *v->below;
     size_t id = sizeof *v->same + sizeof *v->order + sizeof *v->by_chars;
     return sizeof *v + (size_t)v->n_nodes * node + (size_t)v->n_ids * id + (size_t)v->n_ids / 8;
+}
+
+const char *grammar_vocab_text(const struct grammar_vocab *v, int32_t id, size_t *len)
+{
+    *len = 0;
+    return id >= 0 && id < v->n_ids ? v->bytes(v->arg, id, len) : "";
+}
+
+int32_t grammar_vocab_longest(const struct grammar_vocab *v, const char *text, size_t n)
+{
+    uint32_t node = 0;
+    int32_t longest = -1;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t child = node + 1;
+        while (child < v->skip[node] && v->byte[child] != (uint8_t)text[i])
+            child = v->skip[child];
+        if (child >= v->skip[node])
+            return longest;
+        node = child;
+        if (v->token[node] != VOCAB_NONE)
+            longest = vocab_first(v, node);
+    }
+    return v->skip[node] == node + 1 ? longest : -1;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sample/constraint.h"
 #include "sample/softmax.h"
 
 /* How often a token occurred: an open-addressing table sized at creation for every token there can be. */
@@ -20,9 +21,10 @@ struct seen {
 struct sampler {
     struct sluice_sampling p; /* its arrays are copies */
     int vocab;
-    uint8_t *allowed;  /* [vocab] or NULL */
-    struct seen *seen; /* [n_slots], NULL without penalties */
-    int32_t *distinct; /* [n_distinct] ids in seen, in order of first occurrence */
+    uint8_t *allowed;              /* [vocab] or NULL */
+    struct constraint *constraint; /* or NULL */
+    struct seen *seen;             /* [n_slots], NULL without penalties */
+    int32_t *distinct;             /* [n_distinct] ids in seen, in order of first occurrence */
     uint32_t n_slots;
     int n_distinct;
 };
@@ -37,17 +39,19 @@ void sample_scratch_init(struct sample_scratch *s, int vocab)
 {
     s->vocab = vocab;
     s->cand = mem_zalloc((size_t)vocab, sizeof *s->cand);
+    s->bits = mem_zalloc((size_t)(vocab + 31) / 32, sizeof *s->bits);
 }
 
 void sample_scratch_free(struct sample_scratch *s)
 {
     free(s->cand);
-    s->cand = NULL;
+    free(s->bits);
+    *s = (struct sample_scratch){0};
 }
 
 size_t sample_scratch_bytes(int vocab)
 {
-    return (size_t)vocab * sizeof(struct sluice_prob);
+    return (size_t)vocab * sizeof(struct sluice_prob) + (size_t)(vocab + 31) / 32 * sizeof(uint32_t);
 }
 
 static uint64_t mix(uint64_t x)
@@ -94,6 +98,8 @@ size_t sampler_bytes(const struct sluice_sampling *p, size_t n_tokens, size_t vo
         bytes += vocab;
     if (p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0)
         bytes += 4 * most * sizeof(struct seen) + most * sizeof(int32_t);
+    if (p->grammar || p->n_bad_words || p->n_thinking_end)
+        bytes += constraint_bytes(p);
     return bytes;
 }
 
@@ -106,6 +112,7 @@ struct sampler *sampler_create(const struct sluice_sampling *p, int vocab, const
     s->p.logit_bias = copy(p->logit_bias, p->n_logit_bias, sizeof *p->logit_bias);
     s->p.stop_ids = copy(p->stop_ids, p->n_stop_ids, sizeof *p->stop_ids);
     s->p.allowed_ids = NULL;
+    s->constraint = constraint_create(p);
     if (p->n_allowed_ids) {
         s->allowed = mem_zalloc((size_t)vocab, 1);
         for (int i = 0; i < p->n_allowed_ids; i++)
@@ -137,13 +144,32 @@ void sampler_free(struct sampler *s)
     free(s->allowed);
     free(s->seen);
     free(s->distinct);
+    constraint_free(s->constraint);
     free(s);
 }
 
-void sampler_accept(struct sampler *s, int32_t token)
+bool sampler_accept(struct sampler *s, int32_t token)
 {
+    if (s->constraint && !constraint_accept(s->constraint, token))
+        return false;
     if (s->seen)
         slot_of(s, token)->in_answer++;
+    return true;
+}
+
+int32_t sampler_forced(const struct sampler *s)
+{
+    return s->constraint ? constraint_forced(s->constraint) : -1;
+}
+
+bool sampler_done(const struct sampler *s)
+{
+    return s->constraint && constraint_done(s->constraint);
+}
+
+const char *sampler_error(const struct sampler *s)
+{
+    return s->constraint ? constraint_error(s->constraint) : "";
 }
 
 /* Masks, biases and penalties, in place. */
@@ -300,12 +326,20 @@ static int32_t draw_all(const float *logits, int vocab, float max, float scale, 
 int32_t sampler_pick(struct sampler *s, float *logits, int index, struct sample_scratch *scratch)
 {
     const struct sluice_sampling *p = &s->p;
+    int32_t forced = sampler_forced(s);
+    if (forced >= 0)
+        return forced;
+    if (s->constraint &&
+        !constraint_mask(s->constraint, logits, s->vocab, index >= p->min_tokens, scratch->bits))
+        return PICK_STUCK;
     adjust(s, logits, index);
     int32_t best = argmax(logits, s->vocab);
     if (best < 0) { /* nothing above -inf */
         for (int i = 0; i < s->vocab; i++)
             if (isnan(logits[i]))
-                return -1;
+                return PICK_BROKEN;
+        if (p->grammar)
+            return constraint_no_token(s->constraint) ? PICK_END : PICK_STUCK;
         for (best = 0; s->allowed && best < s->vocab - 1 && !s->allowed[best];)
             best++;
         return best;

@@ -1,6 +1,7 @@
 #include "sched/request.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,9 +127,32 @@ bool request_append(struct sluice_request *r, int32_t token, double now)
             request_finish(r, SLUICE_STOP);
             return true;
         }
+    if (sampler_done(r->sampler)) {
+        request_finish(r, SLUICE_STOP);
+        return true;
+    }
     if (made >= r->max_tokens) {
         request_finish(r, SLUICE_LENGTH);
         return true;
+    }
+    return false;
+}
+
+bool request_append_forced(struct sluice_request *r, double now)
+{
+    int32_t token;
+    r->n_forced = 0;
+    if (r->n_logprobs >= 0) /* each token's row of logits is wanted */
+        return false;
+    while (r->n_forced < REQUEST_MAX_FORCED && (token = sampler_forced(r->sampler)) >= 0) {
+        if (!sampler_accept(r->sampler, token)) {
+            snprintf(r->error, sizeof r->error, "%s", sampler_error(r->sampler));
+            request_finish(r, SLUICE_ERROR);
+            return true;
+        }
+        r->n_forced++;
+        if (request_append(r, token, now))
+            return true;
     }
     return false;
 }

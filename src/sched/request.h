@@ -49,6 +49,7 @@ struct sluice_request {
     int n_tokens;   /* prompt + answer so far */
     int n_lost;     /* tokens that the last preemption took */
     int n_computed; /* of them, in the KV cache (and the recurrent state) */
+    int n_forced;   /* tokens appended behind the last one that was sampled: its next step has so many more */
     struct block_table table;
     int state_slot; /* -1 = none */
     uint64_t order; /* arrival: FCFS, and the tie-break of everything */
@@ -82,9 +83,14 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
                                       int max_tokens, int vocab, int block_size, struct err *e);
 void request_unref(struct sluice_request *r);
 
+enum { REQUEST_MAX_FORCED = 31 }; /* tokens that one step may append without computing them */
+
 /* Engine's side: appends and publishes an answer token; decides whether the answer is over (sets finish).
  * Returns true if it is. */
 bool request_append(struct sluice_request *r, int32_t token, double now);
+/* Appends the tokens that must come next (sampler_forced), counted in n_forced. Returns true if the answer is
+ * over, maybe by an error. */
+bool request_append_forced(struct sluice_request *r, double now);
 /* Publishes the end. */
 void request_finish(struct sluice_request *r, enum sluice_finish why);
 

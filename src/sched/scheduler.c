@@ -159,7 +159,15 @@ static struct sluice_request *preempt_one(struct scheduler *s)
 
 static bool is_decode(const struct sluice_request *r)
 {
-    return r->n_tokens - r->n_computed == 1;
+    return r->n_tokens - r->n_computed <= 1 + r->n_forced;
+}
+
+/* How many tokens of a decoding request go into this step: its newest, and those that were forced behind it
+ * as far as the budget allows. `later` others come after it. */
+static int decode_size(const struct scheduler *s, const struct sluice_request *r, int later)
+{
+    int room = s->config.max_num_batched_tokens - s->batch.n_tokens - later;
+    return r->n_tokens - r->n_computed < room ? r->n_tokens - r->n_computed : room;
 }
 
 /* Makes sure that every decoding request has a block for its next token, preempting when the pool is empty.
@@ -325,10 +333,13 @@ static void build_batch(struct scheduler *s, double now)
     s->n_prefills = 0;
     s->batch = (struct batch){.tokens = s->tokens, .positions = s->positions, .seqs = s->slices};
     secure_decodes(s);
+    int decodes = 0;
+    for (struct sluice_request *r = s->running.first; r; r = r->next)
+        decodes += is_decode(r);
     for (struct sluice_request *r = s->running.first; r; r = r->next) {
         r->slice = -1;
         if (is_decode(r))
-            add_slice(s, r, 1);
+            add_slice(s, r, decode_size(s, r, --decodes));
     }
     for (struct sluice_request *r = s->running.first; r; r = r->next)
         if (r->slice < 0 && may_prefill(s))
@@ -362,14 +373,23 @@ static void deliver(struct scheduler *s, struct sluice_request *r, const struct 
         return;
     }
     int32_t token = rows[slice->n_logits - 1].token;
+    if (token == PICK_END) {
+        retire(s, r, true, SLUICE_STOP);
+        return;
+    }
     if (token < 0) {
-        snprintf(r->error, sizeof r->error, "the model's logits are not numbers at position %d",
-                 r->n_computed - 1);
+        if (token == PICK_STUCK)
+            snprintf(r->error, sizeof r->error, "%s", sampler_error(r->sampler));
+        else
+            snprintf(r->error, sizeof r->error, "the model's logits are not numbers at position %d",
+                     r->n_computed - 1);
         retire(s, r, true, SLUICE_ERROR);
         return;
     }
-    s->stats.generation_tokens++;
-    if (request_append(r, token, now))
+    int before = r->n_tokens;
+    bool over = request_append(r, token, now) || request_append_forced(r, now);
+    s->stats.generation_tokens += (uint64_t)(r->n_tokens - before);
+    if (over)
         retire(s, r, true, (enum sluice_finish)atomic_load(&r->finish));
 }
 
