@@ -1,15 +1,15 @@
 /* Matrix products: how the work of one call is cut up. All matrices of the call are one job whose items are
  * panels, claimed in runs. Whoever claims a run streams those panels from memory once and applies
- * them to all tokens (law 1). Code panels: a single narrow tile of tokens reads the packed panel as it is;
- * for more, a piece of a panel is decoded into the first-level cache, every tile passes over it, and the
- * sums so far wait in memory for the next piece. Float panels need no decoding: tiles pass over as many
- * panels as stay in the second-level cache. */
+ * them to all tokens (law 1). Code panels: a piece of a panel that stays in the first-level cache is passed
+ * over by every tile of tokens, and the sums so far wait in memory for the next piece; formats that are
+ * laborious to decode are decoded once a piece when many tiles follow. Float panels need no decoding: tiles
+ * pass over as many panels as stay in the second-level cache. */
 #include "ops/cpu/kernels/kernels.h"
 #include "ops/cpu/kernels/panel.h"
 
 #include <assert.h>
 
-_Static_assert(2 * EXPANDED_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
+_Static_assert(2 * PIECE_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
 
 #define AHEAD       3072 /* bytes from where a kernel reads to what it asks for */
 #define CACHE_BYTES (320 * 1024)
@@ -52,6 +52,15 @@ static void store(const struct mat_use *u, int64_t panel, int token, int width, 
     }
 }
 
+/* Asks for the memory that store will write: a line or two a token, far apart. */
+INLINE void ask_for_output(const struct mat_use *u, int64_t panel, int token, int width)
+{
+    const char *out = (const char *)(u->out + token * u->w->rows + panel * PANEL_ROWS);
+    for (int t = 0; t < width; t++, out += u->w->rows * (int64_t)sizeof(float))
+        for (int line = 0; line < 2 * V; line += 64)
+            __builtin_prefetch(out + line, 1);
+}
+
 /* Panels first … last-1 of a float matrix. */
 static void float_panels(const struct matmul_job *j, const struct mat_use *u, int64_t first, int64_t last)
 {
@@ -86,21 +95,22 @@ static void code_panels(const struct matmul_job *j, const struct mat_use *u, int
     const struct panel_mat *m = (const struct panel_mat *)u->w;
     enum panel_format f = m->format;
     int tiles = tile_count(j->n_tokens, CODE_TILE);
-    bool expanded = j->n_tokens > CODE_TILE_DIRECT;
-    int64_t step = expanded ? EXPANDED_BLOCKS : m->n_blocks,
+    bool expanded = pf_expands(f) && tiles > 4;
+    int64_t step = tiles > 1 ? PIECE_BLOCKS : m->n_blocks,
             block_bytes = 2 * pf_group_bytes(f) / pf_group_blocks(f);
     /* The next piece is asked for while the first few tiles pass; by a single one, what is a little further
      * on. */
     int ahead_tiles = tiles < 4 ? tiles : 4;
     int64_t ahead_lines = (block_bytes + 64 * ahead_tiles - 1) / (64 * ahead_tiles);
-    float *sums = (float *)(scratch + 2 * EXPANDED_BLOCKS * EXPANDED_MOST); /* [tile][2 halves][width][P] */
+    float *sums = (float *)(scratch + 2 * PIECE_BLOCKS * EXPANDED_MOST); /* [token][2 halves] vectors */
     for (int64_t p = first; p < last; p++) {
         const uint8_t *panel = m->data + (size_t)p * m->panel_bytes;
         memset(sums, 0, (size_t)j->n_tokens * 2 * V);
         for (int64_t block = 0; block < m->n_blocks; block += step) {
             int64_t n = block + step < m->n_blocks ? step : m->n_blocks - block;
+            bool last_piece = block + n == m->n_blocks;
             const uint8_t *w = panel + block * block_bytes;
-            const uint8_t *next = w + (expanded ? n * block_bytes : AHEAD);
+            const uint8_t *next = w + (tiles > 1 ? n * block_bytes : AHEAD);
             if (expanded) {
                 LEVEL_NAME(cpu_expand)(f, w, n, scratch);
                 w = scratch;
@@ -110,13 +120,14 @@ static void code_panels(const struct matmul_job *j, const struct mat_use *u, int
                 int width = tile_begin(j->n_tokens, tiles, i + 1) - t0;
                 code_kernel *kernel = LEVEL_NAME(cpu_code_kernel)(f, expanded, width);
                 struct ahead ahead = {next, i < ahead_tiles ? ahead_lines : 0};
-                kernel(w, n, qx_tile(j, t0) + block * width * QX_BLOCK, sums + t0 * 2 * P, ahead);
+                float *sum = sums + t0 * 2 * P;
+                if (last_piece)
+                    ask_for_output(u, p, t0, width);
+                kernel(w, n, qx_tile(j, t0) + block * width * QX_BLOCK, sum, ahead);
                 next += n * ahead.lines * 64;
+                if (last_piece)
+                    store(u, p, t0, width, sum);
             }
-        }
-        for (int i = 0; i < tiles; i++) {
-            int t0 = tile_begin(j->n_tokens, tiles, i);
-            store(u, p, t0, tile_begin(j->n_tokens, tiles, i + 1) - t0, sums + t0 * 2 * P);
         }
     }
 }

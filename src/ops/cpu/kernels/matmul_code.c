@@ -227,40 +227,50 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
         if (HALVES_AT_ONCE(width) == 1)                                                                      \
             code_tile(f, expanded, 1, width, w + half, n_blocks, qx, sums + (width)*P, nothing);             \
     }
-#define KERNELS_OF(f) \
-    KERNEL(f, 0, 1)   \
-    KERNEL(f, 0, 2)   \
-    KERNEL(f, 0, 3)   \
-    KERNEL(f, 0, 4)   \
-    KERNELS_EXPANDED(f)
-/* More than CODE_TILE_DIRECT tokens, cut evenly, make no narrower expanded tiles than these. */
+/* Tokens are cut evenly into tiles, so that the many that expansion is for are never narrower than these. */
 #if P == 16
-#define KERNELS_EXPANDED(f) KERNEL(f, 1, 3) KERNEL(f, 1, 4) KERNEL(f, 1, 5) KERNEL(f, 1, 6)
-#define ROW(f)              [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, NULL, f##_1_3, f##_1_4, f##_1_5, f##_1_6}}
+#define PACKED(f) \
+    KERNEL(f, 0, 1) KERNEL(f, 0, 2) KERNEL(f, 0, 3) KERNEL(f, 0, 4) KERNEL(f, 0, 5) KERNEL(f, 0, 6)
+#define PACKED_ROW(f)                                        \
+    {                                                        \
+        f##_0_1, f##_0_2, f##_0_3, f##_0_4, f##_0_5, f##_0_6 \
+    }
+#define EXPANDED(f) KERNEL(f, 1, 5) KERNEL(f, 1, 6)
+#define EXPANDED_ROW(f)                          \
+    {                                            \
+        NULL, NULL, NULL, NULL, f##_1_5, f##_1_6 \
+    }
 #else
-#define KERNELS_EXPANDED(f) KERNEL(f, 1, 2) KERNEL(f, 1, 3) KERNEL(f, 1, 4)
-#define ROW(f)              [f] = {{f##_0_1, f##_0_2, f##_0_3, f##_0_4}, {NULL, f##_1_2, f##_1_3, f##_1_4}}
+#define PACKED(f) KERNEL(f, 0, 1) KERNEL(f, 0, 2) KERNEL(f, 0, 3) KERNEL(f, 0, 4)
+#define PACKED_ROW(f)                      \
+    {                                      \
+        f##_0_1, f##_0_2, f##_0_3, f##_0_4 \
+    }
+#define EXPANDED(f) KERNEL(f, 1, 3) KERNEL(f, 1, 4)
+#define EXPANDED_ROW(f)              \
+    {                                \
+        NULL, NULL, f##_1_3, f##_1_4 \
+    }
 #endif
 
-KERNELS_OF(PF_Q8_0)
-KERNELS_OF(PF_Q4_0)
-KERNELS_OF(PF_Q4_1)
-KERNELS_OF(PF_Q5_0)
-KERNELS_OF(PF_Q5_1)
-KERNELS_OF(PF_IQ4_NL)
-KERNELS_OF(PF_CODE16)
-KERNELS_OF(PF_Q4_K)
-KERNELS_OF(PF_Q5_K)
-KERNELS_OF(PF_Q6_K)
-KERNELS_OF(PF_Q2_K)
-KERNELS_OF(PF_Q3_K)
-KERNELS_OF(PF_IQ4_XS)
+PACKED(PF_Q8_0)
+PACKED(PF_Q4_0)
+PACKED(PF_Q4_1)
+PACKED(PF_IQ4_NL)
+PACKED(PF_CODE16)
+PACKED(PF_Q5_0)
+EXPANDED(PF_Q5_0) PACKED(PF_Q5_1) EXPANDED(PF_Q5_1) PACKED(PF_Q4_K) EXPANDED(PF_Q4_K) PACKED(PF_Q5_K)
+    EXPANDED(PF_Q5_K) PACKED(PF_Q6_K) EXPANDED(PF_Q6_K) PACKED(PF_Q2_K) EXPANDED(PF_Q2_K) PACKED(PF_Q3_K)
+        EXPANDED(PF_Q3_K) PACKED(PF_IQ4_XS) EXPANDED(PF_IQ4_XS)
 
-code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
+            code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
 {
-    static code_kernel *const table[PF_COUNT][2][6] = {
-        ROW(PF_Q8_0), ROW(PF_Q4_0), ROW(PF_Q4_1), ROW(PF_Q5_0), ROW(PF_Q5_1), ROW(PF_IQ4_NL), ROW(PF_CODE16),
-        ROW(PF_Q4_K), ROW(PF_Q5_K), ROW(PF_Q6_K), ROW(PF_Q2_K), ROW(PF_Q3_K), ROW(PF_IQ4_XS),
+#define SIMPLE(f)    [f] = { PACKED_ROW(f) }
+#define LABORIOUS(f) [f] = {PACKED_ROW(f), EXPANDED_ROW(f)}
+    static code_kernel *const table[PF_COUNT][2][CODE_TILE] = {
+        SIMPLE(PF_Q8_0),    SIMPLE(PF_Q4_0),    SIMPLE(PF_Q4_1),      SIMPLE(PF_IQ4_NL),  SIMPLE(PF_CODE16),
+        LABORIOUS(PF_Q5_0), LABORIOUS(PF_Q5_1), LABORIOUS(PF_Q4_K),   LABORIOUS(PF_Q5_K), LABORIOUS(PF_Q6_K),
+        LABORIOUS(PF_Q2_K), LABORIOUS(PF_Q3_K), LABORIOUS(PF_IQ4_XS),
     };
     return table[f][expanded][width - 1];
 }

@@ -146,6 +146,12 @@ INLINE int pf_shift(enum panel_format f)
     }
 }
 
+/* Formats that take more than a mask and a shift to decode are worth expanding. */
+INLINE bool pf_expands(enum panel_format f)
+{
+    return f == PF_Q5_0 || f == PF_Q5_1 || f >= PF_Q4_K;
+}
+
 /* Expanded blocks: every block of 32 as two halves of [scale fp32 vectors][min fp32 vectors][codes 8V],
  * decoded once when many token tiles will pass over it. Bytes of a half. */
 INLINE int pf_expanded_bytes(enum panel_format f)
@@ -153,8 +159,8 @@ INLINE int pf_expanded_bytes(enum panel_format f)
     return (8 + pf_scales(f) * (pf_has_min(f) ? 2 : 1)) * V;
 }
 
-#define EXPANDED_MOST   (12 * V) /* of any format */
-#define EXPANDED_BLOCKS 16       /* expanded at a time: they stay in the first-level cache */
+#define EXPANDED_MOST (12 * V) /* of any format */
+#define PIECE_BLOCKS  16       /* that many tiles pass over at a time: they stay in the first-level cache */
 
 /* Activations for code panels, quantised to int8 with a scale per 32, in tiles of `width` tokens. A tile is
  * [block] of { float scale[width]; float scale_sum[width]; int32 neg_sum[width], neg_sum_low[width];
@@ -187,8 +193,7 @@ struct ahead {
     const uint8_t *at;
     int64_t lines;
 };
-#define CODE_TILE_DIRECT 4                 /* widest tile that reads packed panels */
-#define CODE_TILE        (P == 16 ? 6 : 4) /* widest tile over expanded panels */
+#define CODE_TILE (P == 16 ? 6 : 4) /* widest tile of tokens */
 typedef void code_kernel(const uint8_t *w, int64_t n_blocks, const uint8_t *qx, float *sums,
                          struct ahead ahead);
 code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width);
