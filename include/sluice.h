@@ -55,8 +55,9 @@ struct sluice_options {
 
 /* What the memory plan decided, in bytes unless said. */
 struct sluice_plan {
-    size_t weights, kv_pool, state, state_cache, scratch, logits, swap, total, available;
+    size_t weights, kv_pool, state, state_cache, scratch, logits, swap, offload, total, available;
     size_t kv_bytes_per_token, state_bytes_per_seq;
+    int offload_blocks; /* staging slots for blocks on their way to disk; `offload` has all staging memory */
     int kv_blocks, block_size, state_snapshots, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
 };
 
@@ -202,7 +203,7 @@ struct sluice_stats {
     uint64_t prompt_tokens_disk;      /* … and of these, those that came into it from disk */
     uint64_t refused, refused_tokens; /* submissions refused because of max_queued, and of
                                          max_queued_tokens */
-    int queued_tokens;                /* prompt tokens that wait to be computed */
+    int64_t queued_tokens;            /* prompt tokens that wait to be computed */
     /* the prefix cache: prompt tokens looked up and found, counted at the lookup, and how lookups ended */
     uint64_t looked_up_tokens, cached_tokens;
     uint64_t lookups, lookups_hit;

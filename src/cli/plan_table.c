@@ -48,6 +48,8 @@ void plan_table_print(FILE *out, const struct sluice_plan *p, const struct sluic
         print_row(out, "state cache", p->state_cache, "%d kept states of prefixes", p->state_snapshots);
     print_row(out, "scratch", p->scratch, "a step of up to %d tokens", p->max_num_batched_tokens);
     print_row(out, "logits", p->logits, "%zu rows of %d", p->logits / row, info->vocab);
+    if (p->offload)
+        print_row(out, "disk staging", p->offload, "between the prefix cache and --kv-offload-dir");
     if (p->swap)
         print_row(out, "swap space", p->swap, "for preempted requests");
     print_row(out, "total", p->total, "%.1f %% of what is granted",

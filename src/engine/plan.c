@@ -19,12 +19,16 @@ static int parse_kv_dtype(const char *name, enum dtype *out, struct err *e)
     static const struct {
         const char *name;
         enum dtype dtype;
-    } known[] = {{"auto", DT_F16},      {"fp16", DT_F16}, {"float16", DT_F16}, {"bf16", DT_BF16},
-                 {"bfloat16", DT_BF16}, {"fp32", DT_F32}, {"float32", DT_F32}};
+    } known[] = {{"auto", DT_F16},    {"fp16", DT_F16},      {"float16", DT_F16},
+                 {"bf16", DT_BF16},   {"bfloat16", DT_BF16}, {"fp32", DT_F32},
+                 {"float32", DT_F32}, {"int8", DT_I8},       {"int8_per_token_head", DT_I8},
+                 {"q8_0", DT_I8}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (!name || strcmp(name, known[i].name) == 0)
             return *out = known[i].dtype, 0;
-    return err_set(e, ERR_UNSUPPORTED, "KV cache type \"%s\" is not known: use auto, fp16, bf16 or fp32",
+    return err_set(e, ERR_UNSUPPORTED,
+                   "KV cache type \"%s\" is not one this build has: use auto (float16), float16, bfloat16, "
+                   "float32 or, in 8 bits, int8_per_token_head",
                    name);
 }
 
@@ -59,7 +63,7 @@ static int refuse(const struct model *m, const struct sluice_plan *p, size_t nee
     least.max_num_seqs = 1;
     fixed_parts(m, &least);
     size_t smallest = least.weights + least.scratch + least.logits + least.state + least.swap +
-                      p->kv_bytes_per_token * (size_t)p->block_size;
+                      least.offload + p->kv_bytes_per_token * (size_t)p->block_size;
     if (smallest > p->available)
         return err_set(
             e, ERR_NO_MEMORY,
@@ -99,8 +103,8 @@ static int read_options(const struct model_config *c, const struct sluice_option
             p->max_num_seqs, p->max_num_batched_tokens);
         p->max_num_seqs = p->max_num_batched_tokens;
     }
-    p->kv_bytes_per_token = 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim *
-                            (size_t)dtype_info(*kv_dtype)->bytes;
+    p->kv_bytes_per_token =
+        2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * kv_row_bytes(*kv_dtype, c->head_dim);
     if (p->kv_bytes_per_token == 0)
         return err_set(e, ERR_UNSUPPORTED, "a model without any attention layer is not supported");
     return 0;
@@ -149,9 +153,9 @@ static bool seqs_fit(const struct model *m, const struct sluice_options *o, cons
     size_t need, left = p.available;
     p.max_num_seqs = n;
     fixed_parts(m, &p);
-    if (p.weights > left || p.swap > left - p.weights)
+    if (p.weights > left || p.swap + p.offload > left - p.weights)
         return false;
-    left -= p.weights + p.swap;
+    left -= p.weights + p.swap + p.offload;
     if (!lavish && p.state + p.logits > left / 4)
         return false;
     return !__builtin_add_overflow(p.scratch + p.logits + p.state, least_kv(&p, o, n), &need) && need <= left;
@@ -206,6 +210,21 @@ static void plan_snapshots(struct sluice_plan *p, const struct sluice_options *o
     p->state_cache = (size_t)p->state_snapshots * p->state_bytes_per_seq;
 }
 
+/* Staging memory between the KV cache and the disk (sched/offload.c): enough slots for what one step's
+ * newcomers push out of the cache, as far as that is not out of proportion. */
+static void plan_offload(struct sluice_plan *p, const struct sluice_options *o, size_t state_bytes)
+{
+    const size_t most = (size_t)128 << 20, tokens = (size_t)p->max_model_len * sizeof(int32_t) + 64;
+    size_t block = p->kv_bytes_per_token * (size_t)p->block_size + 64, least = 8;
+    size_t fits = most / (block + tokens), step = (size_t)(p->max_num_batched_tokens / p->block_size) + 16;
+    if (!o->kv_offload_dir || o->no_prefix_cache)
+        return;
+    p->offload_blocks = (int)(fits < least ? least : fits < step ? fits : step);
+    p->offload = (size_t)p->offload_blocks * (block + tokens) + OFFLOAD_READ_BLOCKS * block;
+    if (state_bytes)
+        p->offload += OFFLOAD_WRITE_STATES * (state_bytes + tokens) + OFFLOAD_READ_STATES * state_bytes;
+}
+
 int plan_make(const struct model *m, const struct sluice_options *o, int threads, struct sluice_plan *plan,
               enum dtype *kv_dtype, struct err *e)
 {
@@ -225,9 +244,10 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
     if (o->swap_bytes && (!p.swap || p.swap / block > INT32_MAX))
         return err_set(e, ERR_INVALID, "swap space of %zu bytes is %s: a block takes %zu", o->swap_bytes,
                        p.swap ? "too large" : "less than one block", block);
+    plan_offload(&p, o, c->state_floats * sizeof(float));
     choose_seqs(m, o, &p);
 
-    size_t fixed = p.weights + p.scratch + p.logits + p.state + p.swap;
+    size_t fixed = p.weights + p.scratch + p.logits + p.state + p.swap + p.offload;
     plan_snapshots(&p, o, fixed);
     fixed += p.state_cache;
     size_t wanted =

@@ -74,6 +74,9 @@ const struct tensor *model_file_tensor(const struct model_file *f, const char *n
  * file", or why an unread one is not read. */
 const char *model_file_why_missing(const struct model_file *f, const char *name);
 
+/* A hash of everything in the files (base/hash.h): reads them whole. */
+void model_file_digest(const struct model_file *f, uint64_t out[2]);
+
 /* Tells the system that the tensor's pages were copied out and need not stay resident. */
 void model_file_drop(const struct model_file *f, const struct tensor *t);
 
