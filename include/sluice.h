@@ -37,13 +37,14 @@ struct sluice_options {
     const char *trace_path;    /* write a timeline (Perfetto, chrome://tracing) to this file; NULL = none */
     size_t kv_cache_bytes;     /* 0 = from memory_utilization */
     double memory_utilization; /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
-    const char *kv_dtype;      /* "auto" (= NULL: fp16), "bf16", "fp16", "fp32" */
-    bool no_prefix_cache;      /* compute every prompt whole */
-    size_t state_cache_bytes;  /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
-                                  after the weights */
-    size_t swap_bytes;         /* host memory where preempted requests may leave what was computed, when that
-                                  costs less than computing it again; 0 = none */
-    bool mtp;                  /* also load the multi-token prediction head, where the file has one */
+    const char *kv_dtype; /* "auto" (= NULL: float16), "bfloat16", "float16", "float32", "int8_per_token_head"
+                             (8 bits and a scale a row); or bf16, fp16, fp32, int8 */
+    bool no_prefix_cache; /* compute every prompt whole */
+    size_t state_cache_bytes; /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
+                                 after the weights */
+    size_t swap_bytes;        /* host memory where preempted requests may leave what was computed, when that
+                                 costs less than computing it again; 0 = none */
+    bool mtp;                 /* also load the multi-token prediction head, where the file has one */
     /* What the prefix cache gives up goes to files in this directory and comes back from them; NULL = none.
      * kv_offload_bytes bounds them; 0 = 16 GiB, or half of the free disk. They hold the tokens of prompts. */
     const char *kv_offload_dir;

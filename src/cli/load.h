@@ -25,10 +25,10 @@
          .help = "instruction set, at most what the CPU has"},                                          \
         {.name = "kv-cache-dtype",                                                                      \
          .text = &(o).kv_dtype,                                                                         \
-         .choices = "auto|fp16|bf16|fp32",                                                              \
+         .choices = "auto|float16|fp16|bfloat16|bf16|float32|fp32|int8_per_token_head|int8|q8_0",       \
          .initial = "auto",                                                                             \
          .value = "TYPE",                                                                               \
-         .help = "type of cached keys and values; auto = fp16"},                                        \
+         .help = "type of cached keys and values; auto = float16, int8 = 8 bits and a scale a head"},   \
     {                                                                                                   \
         .name = "memory-utilization", .real = &(o).memory_utilization, .min = 0.01, .max = 1,           \
         .initial = "0.9", .value = "F", .help = "share of the memory that everything together may take" \

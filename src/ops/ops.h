@@ -46,13 +46,22 @@ struct mat_use {
 };
 
 /* The paged KV cache. Layout: [block][layer][k, v][kv head][slot in block][head_dim], so that one block of
- * all layers is contiguous (copied, swapped and freed as one). */
+ * all layers is contiguous (copied, swapped and freed as one). DT_I8: a row of head_dim values is stored as
+ * integers of -127 … 127 and one float scale, value = integer * scale; after the block's slots of a head
+ * follow their scales. */
 struct kv_cache {
     void *data;
-    enum dtype dtype; /* DT_F32, DT_F16 or DT_BF16 */
+    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 or DT_I8 */
     int n_layers;     /* layers that have KV: attention layers, counted from 0 */
     int n_blocks, block_size, n_kv_heads, head_dim;
 };
+
+/* Bytes of one token's keys (or values) of one kv head. */
+static inline size_t kv_row_bytes(enum dtype dtype, int head_dim)
+{
+    size_t value = dtype == DT_F32 ? 4 : dtype == DT_I8 ? 1 : 2;
+    return (size_t)head_dim * value + (dtype == DT_I8 ? sizeof(float) : 0);
+}
 
 struct attention {
     const float *q; /* [n_tokens, n_heads, head_dim], normed and roped */
@@ -147,7 +156,7 @@ struct backend_ops {
     void (*rope)(struct backend *b, float *x, size_t stride, int n_heads, int head_dim, const struct rope *r,
                  const int32_t *positions, int n_tokens);
     /* Stores k, v [n_tokens, n_kv_heads, head_dim] of the batch's tokens. Values beyond the dtype's range are
-     * clamped. */
+     * clamped; DT_I8: scale = max |value| / 127 of the row, integer = value / scale to the nearest. */
     void (*kv_write)(struct backend *b, struct kv_cache *c, int layer, const float *k, const float *v,
                      const struct batch *batch);
     /* Online softmax over positions 0 … p of the token's sequence (after kv_write), block by block in order.

@@ -45,19 +45,38 @@ int cpu_check_source(const struct mat_source *src, struct err *e);
 /* Counts one stream of w for n_tokens tokens. Rows gathered by embed are not a stream and not counted. */
 void cpu_count_matmul(struct backend *b, const struct mat *w, int n_tokens);
 
-/* Bytes of one KV value; elements from the start of kv->data to position 0 of `block`, head `head`: the
- * head's slots follow one another, head_dim elements each. which: 0 for keys, 1 for values. */
+/* Bytes of one KV value. */
 static inline size_t kv_value_bytes(const struct kv_cache *c)
 {
-    return c->dtype == DT_F32 ? 4 : 2;
+    return c->dtype == DT_F32 ? 4 : c->dtype == DT_I8 ? 1 : 2;
 }
 
+/* Bytes of a head's keys (or values) in one block. */
+static inline size_t kv_plane_bytes(const struct kv_cache *c)
+{
+    return (size_t)c->block_size * kv_row_bytes(c->dtype, c->head_dim);
+}
+
+/* Values from the start of kv->data to slot 0 of `block`, head `head`: its slots follow one another, head_dim
+ * values each. which: 0 for keys, 1 for values. */
 static inline size_t kv_offset(const struct kv_cache *c, int32_t block, int layer, int which, int head)
 {
     size_t plane =
         (((size_t)block * (size_t)c->n_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)c->n_kv_heads +
         (size_t)head;
-    return plane * (size_t)c->block_size * (size_t)c->head_dim;
+    return plane * (kv_plane_bytes(c) / kv_value_bytes(c));
+}
+
+/* DT_I8: where the scales of the head at kv_offset `plane` are, one float a slot, at any address. */
+static inline char *kv_scales(const struct kv_cache *c, size_t plane)
+{
+    return (char *)c->data + plane + (size_t)c->block_size * (size_t)c->head_dim;
+}
+
+/* DT_I8: the scale of a row whose largest |value| is `most`, or 0 where all of it is as good as zero. */
+static inline float kv_scale_of(float most)
+{
+    return most < 0x1p-100f ? 0.0f : most / 127.0f;
 }
 
 /* Whether a sequence's recurrent state starts, this step, as a copy of slot seq->state_from. */

@@ -12,12 +12,30 @@ struct attention_job {
     const struct batch *batch;
 };
 
-static float kv_value(const struct kv_cache *c, size_t at)
+/* One head's keys or values at one position: values from `at` on, times `scale`. */
+struct kv_row {
+    const struct kv_cache *c;
+    size_t at;
+    float scale;
+};
+
+static struct kv_row kv_row(const struct kv_cache *c, size_t plane, int slot)
 {
-    if (c->dtype == DT_F32)
-        return ((const float *)c->data)[at];
-    uint16_t v = ((const uint16_t *)c->data)[at];
-    return c->dtype == DT_F16 ? half_to_float(v) : bf16_to_float(v);
+    struct kv_row row = {c, plane + (size_t)slot * (size_t)c->head_dim, 1};
+    if (c->dtype == DT_I8)
+        memcpy(&row.scale, kv_scales(c, plane) + (size_t)slot * sizeof row.scale, sizeof row.scale);
+    return row;
+}
+
+static float kv_value(const struct kv_row *row, int i)
+{
+    size_t at = row->at + (size_t)i;
+    if (row->c->dtype == DT_I8)
+        return (float)((const int8_t *)row->c->data)[at] * row->scale;
+    if (row->c->dtype == DT_F32)
+        return ((const float *)row->c->data)[at];
+    uint16_t v = ((const uint16_t *)row->c->data)[at];
+    return row->c->dtype == DT_F16 ? half_to_float(v) : bf16_to_float(v);
 }
 
 /* One token, one head: out = Σ softmax(scale q·k_p) v_p. The running maximum m keeps exp in range; when it
@@ -33,12 +51,11 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
     int last = j->batch->positions[token];
     for (int p = attention_first(j->a, last); p <= last; p++) {
         int32_t block = seq->kv_blocks[p / c->block_size];
-        size_t slot = (size_t)(p % c->block_size) * (size_t)dim;
-        size_t k = kv_offset(c, block, j->a->layer, 0, kv_head) + slot;
-        size_t v = kv_offset(c, block, j->a->layer, 1, kv_head) + slot;
+        struct kv_row k = kv_row(c, kv_offset(c, block, j->a->layer, 0, kv_head), p % c->block_size);
+        struct kv_row v = kv_row(c, kv_offset(c, block, j->a->layer, 1, kv_head), p % c->block_size);
         float score = 0;
         for (int i = 0; i < dim; i++)
-            score += q[i] * kv_value(c, k + (size_t)i);
+            score += q[i] * kv_value(&k, i);
         score *= j->a->scale;
         if (score > m) {
             float shrink = expf(m - score);
@@ -50,7 +67,7 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
         float weight = expf(score - m);
         sum += weight;
         for (int i = 0; i < dim; i++)
-            out[i] += weight * kv_value(c, v + (size_t)i);
+            out[i] += weight * kv_value(&v, i);
     }
     for (int i = 0; i < dim; i++)
         out[i] /= sum;
@@ -75,10 +92,10 @@ void ref_attention(struct backend *b, const struct kv_cache *c, const struct att
 {
     struct attention_job j = {c, a, batch};
     for (int t = 0; t < batch->n_tokens; t++) {
-        uint64_t seen = (uint64_t)(batch->positions[t] - attention_first(a, batch->positions[t]) + 1) *
-                        (uint64_t)c->head_dim;
-        b->count.flops += 4 * seen * (uint64_t)a->n_heads;
-        b->count.kv_read_bytes += 2 * seen * (uint64_t)a->n_heads * kv_value_bytes(c);
+        uint64_t rows = (uint64_t)(batch->positions[t] - attention_first(a, batch->positions[t]) + 1) *
+                        (uint64_t)a->n_heads;
+        b->count.flops += 4 * rows * (uint64_t)c->head_dim;
+        b->count.kv_read_bytes += 2 * rows * kv_row_bytes(c->dtype, c->head_dim);
     }
     pool_run(cpu_of(b)->pool, attention_items, &j, (int64_t)batch->n_tokens * a->n_heads, 1);
 }

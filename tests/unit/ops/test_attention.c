@@ -2,6 +2,8 @@
  * block tables, several sequences, windows, head sizes and cache types; law 3. */
 #include "ops_test.h"
 
+#include <float.h>
+
 #include "ops/cpu/cpu.h"
 
 struct shape {
@@ -13,7 +15,9 @@ static const struct shape shapes[] = {
     {9, 3, 64, 16, 0, DT_F16},   {4, 4, 32, 16, 0, DT_F32},  {14, 2, 64, 16, 0, DT_BF16},
     {16, 4, 256, 16, 0, DT_F16}, {4, 1, 256, 16, 7, DT_F16}, {3, 1, 48, 16, 20, DT_F32},
     {70, 2, 32, 16, 0, DT_F16},  {8, 2, 128, 32, 0, DT_F16}, {6, 3, 20, 5, 9, DT_BF16},
-    {2, 1, 128, 8, 0, DT_BF16},  {8, 8, 40, 24, 0, DT_F16},
+    {2, 1, 128, 8, 0, DT_BF16},  {8, 8, 40, 24, 0, DT_F16},  {9, 3, 64, 16, 0, DT_I8},
+    {14, 2, 64, 16, 0, DT_I8},   {6, 3, 20, 5, 9, DT_I8},    {4, 1, 256, 16, 7, DT_I8},
+    {8, 2, 128, 32, 0, DT_I8},   {3, 1, 33, 7, 0, DT_I8},    {70, 2, 48, 16, 0, DT_I8},
 };
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
@@ -37,9 +41,7 @@ static struct scene scene(struct backend *b, struct shape s)
     struct scene w = {.s = s, .per_seq = (LENGTH + s.block_size - 1) / s.block_size};
     w.cache = (struct kv_cache){NULL,         s.dtype,      N_LAYERS,  N_SEQS * w.per_seq + 2,
                                 s.block_size, s.n_kv_heads, s.head_dim};
-    size_t values =
-        (size_t)w.cache.n_blocks * N_LAYERS * 2 * (size_t)(s.n_kv_heads * s.block_size * s.head_dim);
-    w.cache_bytes = values * kv_value_bytes(&w.cache);
+    w.cache_bytes = (size_t)w.cache.n_blocks * N_LAYERS * 2 * (size_t)s.n_kv_heads * kv_plane_bytes(&w.cache);
     w.cache.data = b->ops->alloc(b, w.cache_bytes, NULL);
     memset(w.cache.data, 0xff, w.cache_bytes); /* NaN: what nobody wrote must not be used */
     w.blocks = malloc((size_t)(N_SEQS * w.per_seq) * sizeof *w.blocks);
@@ -121,11 +123,22 @@ static void run(struct backend *b, struct scene *w, const int *chunks, int n_chu
     free(o);
 }
 
-static double stored(const struct scene *w, float x)
+/* What the cache keeps of value i of a row. */
+static double stored(const struct scene *w, const float *row, int i)
 {
-    if (w->s.dtype == DT_F16)
-        return (double)half_to_float(float_to_half(x));
-    return w->s.dtype == DT_BF16 ? (double)bf16_to_float(float_to_bf16(x)) : (double)x;
+    float most = 0;
+    switch (w->s.dtype) {
+    case DT_F16:
+        return (double)half_to_float(float_to_half(row[i]));
+    case DT_BF16:
+        return (double)bf16_to_float(float_to_bf16(row[i]));
+    case DT_I8:
+        for (int d = 0; d < w->s.head_dim; d++)
+            most = fmaxf(most, fabsf(row[d]));
+        return (double)rintf(row[i] * (127 / most)) * (double)(most / 127);
+    default:
+        return (double)row[i];
+    }
 }
 
 static void expected(const struct scene *w, float *out)
@@ -142,7 +155,7 @@ static void expected(const struct scene *w, float *out)
                     const float *k = w->k + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim;
                     score[p] = 0;
                     for (int i = 0; i < s->head_dim; i++)
-                        score[p] += (double)q[i] * stored(w, k[i]) * 0.125;
+                        score[p] += (double)q[i] * stored(w, k, i) * 0.125;
                     max = fmax(max, score[p]);
                 }
                 for (int p = first; p <= t; p++) {
@@ -150,7 +163,7 @@ static void expected(const struct scene *w, float *out)
                     double weight = exp(score[p] - max);
                     sum += weight;
                     for (int i = 0; i < s->head_dim; i++)
-                        acc[i] += weight * stored(w, v[i]);
+                        acc[i] += weight * stored(w, v, i);
                 }
                 for (int i = 0; i < s->head_dim; i++)
                     out[(row * s->n_heads + h) * s->head_dim + i] = (float)(acc[i] / sum);
@@ -173,7 +186,8 @@ static void attention_is_right(void **state)
             run(b, &w, mixed, 5, -1, got);
             char what[64];
             snprintf(what, sizeof what, "%s, shape %zu", b->ops->name, i);
-            check_close(got, want, n, 3e-6f, what);
+            /* The fast levels take queries in 16 bits against an 8-bit cache. */
+            check_close(got, want, n, w.s.dtype == DT_I8 ? 2e-4f : 3e-6f, what);
             free(want);
             free(got);
             scene_free(b, &w);
@@ -208,6 +222,91 @@ static void company_changes_no_bit(void **state)
         for (int i = 0; i < 3; i++)
             backends[i]->ops->destroy(backends[i]);
     }
+}
+
+/* Contexts of several spans, whose sums are closed and joined: right, and the same bits alone on one thread,
+ * which goes from span to span, and on several, which share the spans of a single token. */
+static void spans_are_joined(void **state)
+{
+    (void)state;
+    enum {
+        CONTEXT = 2900,
+        HEADS = 6,
+        KV_HEADS = 2,
+        DIM = 24,
+        ROW = HEADS * DIM,
+        KV_ROW = KV_HEADS * DIM,
+        LAST = 9
+    };
+    static const struct {
+        enum dtype dtype;
+        int window;
+    } kinds[] = {{DT_F16, 0}, {DT_F32, 1500}, {DT_I8, 0}};
+    float *q = random_floats(LAST * ROW), *k = random_floats(CONTEXT * KV_ROW),
+          *v = random_floats(CONTEXT * KV_ROW);
+    int32_t blocks[CONTEXT / 16 + 1], positions[CONTEXT];
+    for (int i = 0; i <= CONTEXT / 16; i++)
+        blocks[i] = CONTEXT / 16 - i;
+    for (int i = 0; i < CONTEXT; i++)
+        positions[i] = i;
+    for (int l = 0; test_level(l); l++) {
+        for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+            float *want = NULL;
+            for (int threads = 1; threads <= 4; threads *= 2) {
+                struct err e = {0};
+                struct backend *b = backend_cpu(test_level(l), threads, &e);
+                assert_int_equal(b->ops->reserve(b, 1024, TEST_MAX_COLS, &e), 0); /* room for the parts */
+                struct scene w = {.s = {HEADS, KV_HEADS, DIM, 16, kinds[kind].window, kinds[kind].dtype}};
+                w.cache = (struct kv_cache){NULL, w.s.dtype, 1, CONTEXT / 16 + 1, 16, KV_HEADS, DIM};
+                w.cache_bytes = 2 * (size_t)(w.cache.n_blocks * KV_HEADS) * kv_plane_bytes(&w.cache);
+                w.cache.data = b->ops->alloc(b, w.cache_bytes, NULL);
+                struct seq_slice seq = {.kv_blocks = blocks, .state_slot = -1};
+                struct batch batch = {.n_seqs = 1, .seqs = &seq};
+                for (int at = 0; at < CONTEXT; at += seq.count) {
+                    batch.n_tokens = seq.count = CONTEXT - at < 64 ? CONTEXT - at : 64;
+                    batch.positions = positions + at;
+                    b->ops->kv_write(b, &w.cache, 0, k + at * KV_ROW, v + at * KV_ROW, &batch);
+                }
+                float whole[LAST * ROW], single[LAST * ROW];
+                struct attention a = {q, whole, 0, HEADS, 0.2f, w.s.window};
+                batch.positions = positions + CONTEXT - LAST;
+                batch.n_tokens = seq.count = LAST;
+                b->ops->attention(b, &w.cache, &a, &batch);
+                batch.n_tokens = seq.count = 1;
+                for (int t = 0; t < LAST; t++, batch.positions++) {
+                    a.q = q + t * ROW;
+                    a.out = single + t * ROW;
+                    b->ops->attention(b, &w.cache, &a, &batch);
+                }
+                check_bits(single, whole, LAST * ROW, "one token at a time");
+                if (want)
+                    check_bits(whole, want, LAST * ROW, "threads");
+                else
+                    want = copy_floats(whole, LAST * ROW);
+                b->ops->release(b, w.cache.data, w.cache_bytes);
+                b->ops->destroy(b);
+                for (int row = 0; row < LAST * HEADS && threads == 1; row += 13) {
+                    int p = CONTEXT - LAST + row / HEADS, kv = row % HEADS / (HEADS / KV_HEADS);
+                    double sum = 0, acc[DIM] = {0};
+                    for (int i = w.s.window ? p - w.s.window + 1 : 0; i <= p; i++) {
+                        double score = 0;
+                        for (int d = 0; d < DIM; d++)
+                            score +=
+                                (double)q[row * DIM + d] * stored(&w, k + i * KV_ROW + kv * DIM, d) * 0.2;
+                        sum += exp(score);
+                        for (int d = 0; d < DIM; d++)
+                            acc[d] += exp(score) * stored(&w, v + i * KV_ROW + kv * DIM, d);
+                    }
+                    for (int d = 0; d < DIM; d++)
+                        assert_true(fabs(acc[d] / sum - (double)whole[row * DIM + d]) < 1e-5);
+                }
+            }
+            free(want);
+        }
+    }
+    free(q);
+    free(k);
+    free(v);
 }
 
 /* Values beyond the cache's type are clamped to it, NaN stays; all levels store the same bits. */
@@ -246,13 +345,64 @@ static void stored_values(void **state)
                 else
                     assert_int_equal(h, want);
             }
-            assert_int_equal(b->count.kv_write_bytes, 40 * kv_value_bytes(&c));
+            assert_int_equal(b->count.kv_write_bytes, 2 * kv_row_bytes(types[d], 20));
             b->count.kv_write_bytes = 0;
             free(k);
             free(v);
         }
         b->ops->destroy(b);
     }
+}
+
+/* An 8-bit row: the scale is what its largest value asks for, integers are the nearest; zeros, infinities and
+ * NaN; all levels store the same bytes. */
+static void stored_integers(void **state)
+{
+    (void)state;
+    enum { DIM = 20, SLOTS = 3 };
+    float *rows[6];
+    for (int i = 0; i < 6; i++)
+        rows[i] = random_floats(DIM);
+    rows[1][4] = 117.25f;
+    memset(rows[2], 0, DIM * sizeof(float));
+    rows[3][7] = -INFINITY;
+    rows[4][19] = NAN;
+    for (int i = 0; i < DIM; i++)
+        rows[5][i] *= 1e-38f;
+    for (int l = 0; test_level(l); l++) {
+        struct backend *b = test_backend(test_level(l), 1);
+        for (int i = 0; i < 6; i++) {
+            uint8_t data[2 * SLOTS * (DIM + 4) + 64];
+            memset(data, 0x55, sizeof data);
+            struct kv_cache c = {data, DT_I8, 1, 1, SLOTS, 1, DIM};
+            int32_t block = 0, position = 1;
+            struct seq_slice seq = {.count = 1, .kv_blocks = &block, .state_slot = -1};
+            struct batch batch = {1, NULL, &position, 1, &seq, 0};
+            b->ops->kv_write(b, &c, 0, rows[i], rows[0], &batch);
+            assert_int_equal(b->count.kv_write_bytes, 2 * (DIM + 4));
+            b->count.kv_write_bytes = 0;
+            float scale, most = 0;
+            memcpy(&scale, data + SLOTS * DIM + 4, 4);
+            for (int d = 0; d < DIM; d++)
+                most = fmaxf(most, fminf(fabsf(rows[i][d]), FLT_MAX));
+            if (i == 4)
+                assert_true(isnan(scale));
+            else
+                assert_true(scale == (i == 2 || i == 5 ? 0 : most / 127));
+            for (int d = 0; d < DIM; d++) {
+                int8_t got = (int8_t)data[DIM + d];
+                float want = scale > 0 ? rintf(fmaxf(rows[i][d], -FLT_MAX) * (127 / most)) : 0;
+                assert_true((float)got == want);
+            }
+            for (int at = 0; at < (int)sizeof data; at++) /* nothing else is touched */
+                if (at / DIM != 1 && (at < SLOTS * DIM + 4 || at >= SLOTS * DIM + 8) &&
+                    at < SLOTS * (DIM + 4))
+                    assert_int_equal(data[at], 0x55);
+        }
+        b->ops->destroy(b);
+    }
+    for (int i = 0; i < 6; i++)
+        free(rows[i]);
 }
 
 /* A lone token reads its keys and values once, however many heads share them. */
@@ -281,10 +431,9 @@ static void reads_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_is_right),
-        cmocka_unit_test(company_changes_no_bit),
-        cmocka_unit_test(stored_values),
-        cmocka_unit_test(reads_are_counted),
+        cmocka_unit_test(attention_is_right), cmocka_unit_test(company_changes_no_bit),
+        cmocka_unit_test(spans_are_joined),   cmocka_unit_test(stored_values),
+        cmocka_unit_test(stored_integers),    cmocka_unit_test(reads_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

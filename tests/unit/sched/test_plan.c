@@ -176,7 +176,7 @@ static void test_refusals(void **state)
         struct sluice_options o;
         const char *words;
     } wrong[] = {
-        {{.kv_dtype = "fp8"}, "KV cache type \"fp8\" is not known"},
+        {{.kv_dtype = "fp8"}, "KV cache type \"fp8\" is not one this build has"},
         {{.block_size = -1}, "block size is -1"},
         {{.max_num_seqs = 100000}, "max_num_seqs is 100000"},
         {{.max_num_batched_tokens = -5}, "max_num_batched_tokens is -5"},

@@ -6,12 +6,14 @@
 #include "ops/cpu/kernels/simd.h"
 
 /* Scratch (cpu->scratch): one area a thread, then the quantised activations. A thread's area holds expanded
- * blocks and sums of tokens, or a chunk of K and V (2 * P floats a column of head_dim <= max_cols), or a
- * head's normalised q and k. */
+ * blocks and sums of tokens, or a chunk of K and V (2 * P floats a column of head_dim <= max_cols) and up to
+ * 16K floats of rows, as sums and in 16 bits (attention.c), or a head's normalised q and k. */
 static inline size_t thread_scratch_bytes(int max_tokens, int64_t max_cols)
 {
     size_t expanded = 64 * 1024 + (size_t)max_tokens * 2 * V, keys = (size_t)(max_cols + P) * 2 * V;
-    return expanded > keys ? expanded : keys;
+    size_t rows = 96 * 1024 + (size_t)(max_cols + P) * 6;
+    size_t attention = (keys > 64 * 1024 ? keys : 64 * 1024) + (rows + 63) / 64 * 64;
+    return expanded > attention ? expanded : attention;
 }
 static inline uint8_t *thread_scratch(const struct cpu *c, int thread)
 {

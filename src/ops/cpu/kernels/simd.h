@@ -233,6 +233,39 @@ INLINE vi vi_lookup16(const uint8_t table[16], vi index) /* table[index] for eve
 {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), index);
 }
+/* Rows of 16 bytes: lane group i of the result (128 bits) is row[4 i]. */
+INLINE vi vi_load_rows(const void *const *row)
+{
+    vi x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)row[0]));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)row[4]), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)row[8]), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)row[12]), 3);
+}
+/* In each group of 128 bits: r[i] lane j <-> r[j] lane i. */
+INLINE void vi_transpose4(vi r[4])
+{
+    vi a = _mm512_unpacklo_epi32(r[0], r[1]), b = _mm512_unpackhi_epi32(r[0], r[1]);
+    vi c = _mm512_unpacklo_epi32(r[2], r[3]), d = _mm512_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm512_unpacklo_epi64(a, c);
+    r[1] = _mm512_unpackhi_epi64(a, c);
+    r[2] = _mm512_unpacklo_epi64(b, d);
+    r[3] = _mm512_unpackhi_epi64(b, d);
+}
+/* The even and the odd signed bytes of every lane, as two 16-bit integers. */
+INLINE vi vi_even_bytes(vi x)
+{
+    return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8);
+}
+INLINE vi vi_odd_bytes(vi x)
+{
+    return _mm512_srai_epi16(x, 8);
+}
+/* sum + the dot product of each lane's two signed 16-bit integers. */
+INLINE vi vi_dot2(vi sum, vi a, vi b)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
 
 /* rows[i] lane j <-> rows[j] lane i. */
 INLINE void vf_transpose(vf r[P])
@@ -488,6 +521,36 @@ INLINE vf vf_from_i8(const int8_t *p)
 INLINE vi vi_lookup16(const uint8_t table[16], vi index)
 {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), index);
+}
+/* Rows of 16 bytes: lane group i of the result (128 bits) is row[4 i]. */
+INLINE vi vi_load_rows(const void *const *row)
+{
+    vi x = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)row[0]));
+    return _mm256_inserti128_si256(x, _mm_loadu_si128((const __m128i *)row[4]), 1);
+}
+/* In each group of 128 bits: r[i] lane j <-> r[j] lane i. */
+INLINE void vi_transpose4(vi r[4])
+{
+    vi a = _mm256_unpacklo_epi32(r[0], r[1]), b = _mm256_unpackhi_epi32(r[0], r[1]);
+    vi c = _mm256_unpacklo_epi32(r[2], r[3]), d = _mm256_unpackhi_epi32(r[2], r[3]);
+    r[0] = _mm256_unpacklo_epi64(a, c);
+    r[1] = _mm256_unpackhi_epi64(a, c);
+    r[2] = _mm256_unpacklo_epi64(b, d);
+    r[3] = _mm256_unpackhi_epi64(b, d);
+}
+/* The even and the odd signed bytes of every lane, as two 16-bit integers. */
+INLINE vi vi_even_bytes(vi x)
+{
+    return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8);
+}
+INLINE vi vi_odd_bytes(vi x)
+{
+    return _mm256_srai_epi16(x, 8);
+}
+/* sum + the dot product of each lane's two signed 16-bit integers. */
+INLINE vi vi_dot2(vi sum, vi a, vi b)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
 
 INLINE void vf_transpose(vf r[P])
