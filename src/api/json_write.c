@@ -72,6 +72,17 @@ void json_write_float(struct str *out, float v)
         str_adds(out, v > 0 ? "9999.0" : "-9999.0");
 }
 
+static int add_bytes(const char *bytes, size_t n, void *out)
+{
+    str_add(out, bytes, n);
+    return 0;
+}
+
+void json_write_value(struct str *out, const json_t *v)
+{
+    json_dump_callback(v, add_bytes, out, JSON_ENCODE_ANY | JSON_COMPACT);
+}
+
 void json_write_ids(struct str *out, const int32_t *ids, int n)
 {
     str_addc(out, '[');

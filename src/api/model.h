@@ -36,8 +36,11 @@ struct api_limits {
     int max_choices;   /* prompts x n of one request */
     size_t max_answer; /* bytes of tokens and log-probabilities kept for one request */
     int max_json_depth;
+    size_t max_grammars; /* bytes of compiled grammars kept for requests to come */
 };
 void api_limits_init(struct api_limits *l);
+
+struct response_store; /* responses_store.h */
 
 struct api_model {
     struct sluice *engine;
@@ -51,6 +54,7 @@ struct api_model {
     bool prompt_tokens_details;                      /* usage says how many prompt tokens were cached */
     const char *reasoning_parser, *tool_call_parser; /* by name; NULL = as the template shows */
     bool no_auto_tool_choice;                        /* tools are only for tool_choice "none" */
+    struct response_store *responses;                /* NULL: /v1/responses keeps nothing */
 
     /* filled by api_model_init */
     int vocab, max_model_len;
@@ -58,11 +62,14 @@ struct api_model {
     int n_stop_ids;
     enum reasoning_format reasoning;
     enum tool_format tool_format;
+    struct grammar_cache *grammars;
     char fingerprint[64];
 };
 
 /* Fills the last part from the first. */
 void api_model_init(struct api_model *m);
+/* Frees what api_model_init made; after the engine is closed, before the tokenizer is freed. */
+void api_model_free(struct api_model *m);
 
 /* 404 unless body.model is absent, empty or one of the served names. */
 int api_model_check_name(const struct api_model *m, const json_t *body, struct api_error *e);

@@ -6,6 +6,17 @@
 #include "api/json_write.h"
 #include "api/request.h"
 
+int api_count_chat(const struct api_model *m, const json_t *body, size_t *n, struct api_error *e)
+{
+    struct token_list ids = {0};
+    struct chat_prompt chat = {0};
+    int failed = api_model_check_name(m, body, e) || prompt_render_chat(m, body, false, &ids, &chat, e);
+    *n = ids.n;
+    chat_prompt_free(&chat);
+    token_list_free(&ids);
+    return failed ? -1 : 0;
+}
+
 int api_tokenize(const struct api_model *m, const json_t *body, struct str *out, struct api_error *e)
 {
     const json_t *prompt;
