@@ -53,7 +53,7 @@ static void fixed_parts(const struct model *m, struct sluice_plan *p)
     p->scratch = model_scratch_bytes(m, p->max_num_batched_tokens, plan_max_logits(p)) +
                  (size_t)p->threads * (sample_scratch_bytes(c->vocab) + (size_t)c->vocab * sizeof(float));
     p->logits = rows * (size_t)c->vocab * sizeof(float);
-    p->state_bytes_per_seq = c->state_floats * sizeof(float);
+    p->state_bytes_per_seq = c->state_bytes;
     p->state = p->state_bytes_per_seq * (size_t)p->max_num_seqs;
 }
 
@@ -244,7 +244,7 @@ int plan_make(const struct model *m, const struct sluice_options *o, int threads
     if (o->swap_bytes && (!p.swap || p.swap / block > INT32_MAX))
         return err_set(e, ERR_INVALID, "swap space of %zu bytes is %s: a block takes %zu", o->swap_bytes,
                        p.swap ? "too large" : "less than one block", block);
-    plan_offload(&p, o, c->state_floats * sizeof(float));
+    plan_offload(&p, o, c->state_bytes);
     choose_seqs(m, o, &p);
 
     size_t fixed = p.weights + p.scratch + p.logits + p.state + p.swap + p.offload;

@@ -49,8 +49,9 @@ struct model {
     struct model_config config;
     const struct model_file *file; /* until loaded */
     struct backend *b;
-    bool want_mtp, has_mtp; /* asked for; asked for and in the file */
-    void *priv;             /* the architecture's own struct */
+    bool want_mtp, has_mtp;             /* asked for; asked for and in the file */
+    enum dtype state_dtype, conv_dtype; /* of recurrent states */
+    void *priv;                         /* the architecture's own struct */
 
     int64_t n_params;
     size_t weight_bytes, stream_bytes;

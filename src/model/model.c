@@ -103,6 +103,8 @@ struct model *model_open(const struct model_file *file, struct backend *b, unsig
                         .file = file,
                         .b = b,
                         .want_mtp = flags & MODEL_MTP,
+                        .state_dtype = flags & MODEL_STATE_BF16 ? DT_BF16 : DT_F32,
+                        .conv_dtype = flags & MODEL_CONV_BF16 ? DT_BF16 : DT_F32,
                         .priv = mem_zalloc(1, arch->priv_bytes)};
     struct params p = {.file = file, .prefix = name};
     if (file->kind == MODEL_FILE_HF) {

@@ -23,7 +23,7 @@ struct model_config {
     float eps;                         /* of the norms */
     bool tied;                         /* the output head is the embedding */
     int n_kv_layers;                   /* layers with keys and values */
-    size_t state_floats;               /* recurrent state of one sequence; 0 for pure attention */
+    size_t state_bytes;                /* recurrent state of one sequence; 0 for pure attention */
     int max_cols;                      /* widest matrix input: what ops->reserve needs */
 };
 
@@ -31,7 +31,7 @@ struct model_config {
 struct step {
     const struct batch *batch;
     struct kv_cache *kv;
-    float *state;  /* slot 0 of the recurrent states [n_slots, state_floats]; NULL if the model has none */
+    void *state;   /* slot 0 of the recurrent states [n_slots, state_bytes]; NULL if the model has none */
     float *logits; /* [batch->n_logits, vocab], back-end memory */
 };
 
@@ -45,6 +45,8 @@ typedef void model_probe(void *arg, struct backend *b, const char *name, int lay
 enum model_flags {
     MODEL_MTP =
         1, /* load the multi-token prediction head, where the file has one, with a KV layer of its own */
+    MODEL_STATE_BF16 = 2, /* recurrent states in bf16 instead of fp32 … */
+    MODEL_CONV_BF16 = 4,  /* … and what convolutions remember */
 };
 
 /* Reads and checks the architecture, the configuration and the list of weights (names, shapes, types); loads

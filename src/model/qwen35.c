@@ -122,9 +122,12 @@ static int qwen35_configure(struct model *m, const struct params *p, struct err 
             w->kv_layer = c->n_kv_layers++;
             continue;
         }
-        w->state = c->state_floats;
-        w->conv = w->state + (size_t)inner * (size_t)l->k_dim;
-        c->state_floats = w->conv + (size_t)(l->kernel - 1) * (size_t)l->channels;
+        w->state = c->state_bytes;
+        w->conv =
+            w->state + (size_t)inner * (size_t)l->k_dim * (size_t)dtype_info((int)m->state_dtype)->bytes;
+        c->state_bytes = w->conv + (size_t)(l->kernel - 1) * (size_t)l->channels *
+                                       (size_t)dtype_info((int)m->conv_dtype)->bytes;
+        c->state_bytes = (c->state_bytes + 3) / 4 * 4; /* what follows may be floats */
     }
 
     bool in_file = qwen35_has_mtp(p->file, c->n_layers);
@@ -305,8 +308,9 @@ static void mix_states(struct model *m, const struct step *s, const struct qwen3
                           .weight = w->conv_weight,
                           .x = l->raw,
                           .out = l->mixed,
-                          .state = s->state + w->conv,
-                          .state_stride = c->state_floats};
+                          .state = (char *)s->state + w->conv,
+                          .state_stride = c->state_bytes,
+                          .state_dtype = m->conv_dtype};
     struct delta_net net = {.n_k_heads = l->n_k_heads,
                             .n_v_heads = l->n_v_heads,
                             .k_dim = l->k_dim,
@@ -319,8 +323,9 @@ static void mix_states(struct model *m, const struct step *s, const struct qwen3
                             .a = l->a,
                             .b = l->b,
                             .out = l->o,
-                            .state = s->state + w->state,
-                            .state_stride = c->state_floats};
+                            .state = (char *)s->state + w->state,
+                            .state_stride = c->state_bytes,
+                            .state_dtype = m->state_dtype};
     b->ops->conv1d(b, &conv, s->batch);
     b->ops->delta_net(b, &net, s->batch);
 }

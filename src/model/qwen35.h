@@ -7,8 +7,9 @@
 
 struct qwen35_layer {
     bool attention;
-    int kv_layer;       /* attention: index among the KV layers */
-    size_t state, conv; /* delta net: offsets of S and of the convolution's inputs in a sequence's state */
+    int kv_layer; /* attention: index among the KV layers */
+    size_t state,
+        conv; /* delta net: offsets of S and of the convolution's inputs in a sequence's state, in bytes */
     float *norm, *ffn_norm; /* [hidden] */
     struct mlp mlp;
 

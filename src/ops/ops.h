@@ -80,6 +80,9 @@ struct rope {
     float magnitude; /* 1 unless the scaling type asks otherwise */
 };
 
+/* Recurrent states are DT_F32, or DT_BF16: then rounded to it (nearest even) after every token, so that it
+ * does not matter where a step ends; results are taken before the rounding. */
+
 /* Gated delta net, one layer (shared/qwen3.5.md). Per value head h with key head kh(h), token by token:
  *   S ← exp(g) S;  S ← S + k ⊗ (beta (v − Sᵀk));  o = Sᵀq,
  * q = l2norm(q)/sqrt(Dk), k = l2norm(k), beta = sigmoid(b), g = −exp(A_log) softplus(a + dt_bias),
@@ -93,19 +96,21 @@ struct delta_net {
     const float *qkv;    /* [n_tokens, 2*n_k_heads*k_dim + n_v_heads*v_dim] after conv and silu: q | k | v */
     const float *a, *b;  /* [n_tokens, n_v_heads] raw projections */
     float *out;          /* [n_tokens, n_v_heads, v_dim] */
-    float *state;        /* slot 0's S of this layer [n_v_heads, k_dim, v_dim] */
-    size_t state_stride; /* floats from one slot to the next */
+    void *state;         /* slot 0's S of this layer [n_v_heads, k_dim, v_dim] */
+    size_t state_stride; /* bytes from one slot to the next */
+    enum dtype state_dtype; /* DT_F32 or DT_BF16 */
 };
 
 /* Causal depthwise convolution + silu, kernel K over the channel's K-1 previous raw inputs (kept in state).
  */
 struct conv1d {
     int channels, kernel;
-    const float *weight; /* [channels, kernel], newest input last */
-    const float *x;      /* [n_tokens, channels] raw */
-    float *out;          /* [n_tokens, channels]; may not alias x */
-    float *state;        /* slot 0's state of this layer [kernel-1, channels], oldest first */
-    size_t state_stride; /* floats from one slot to the next */
+    const float *weight;    /* [channels, kernel], newest input last */
+    const float *x;         /* [n_tokens, channels] raw */
+    float *out;             /* [n_tokens, channels]; may not alias x */
+    void *state;            /* slot 0's state of this layer [kernel-1, channels], oldest first */
+    size_t state_stride;    /* bytes from one slot to the next */
+    enum dtype state_dtype; /* DT_F32 or DT_BF16 */
 };
 
 /* What the ops did since the counters were last cleared: the raw material of the ledger. */

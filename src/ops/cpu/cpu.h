@@ -79,6 +79,12 @@ static inline float kv_scale_of(float most)
     return most < 0x1p-100f ? 0.0f : most / 127.0f;
 }
 
+/* Bytes of one value of a recurrent state. */
+static inline size_t state_value_bytes(enum dtype dtype)
+{
+    return dtype == DT_F32 ? 4 : 2;
+}
+
 /* Whether a sequence's recurrent state starts, this step, as a copy of slot seq->state_from. */
 static inline bool state_is_copied(const struct seq_slice *seq, const struct batch *batch)
 {

@@ -100,56 +100,72 @@ void ref_attention(struct backend *b, const struct kv_cache *c, const struct att
     pool_run(cpu_of(b)->pool, attention_items, &j, (int64_t)batch->n_tokens * a->n_heads, 1);
 }
 
-/* A sequence's state of one layer (n floats a slot, slots `stride` apart) as its step begins: copied from
- * another slot if asked, zero at position 0. `offset` into the slot selects a part, a head of it. */
-static float *state_begin(float *slots, size_t stride, size_t offset, size_t n, const struct seq_slice *seq,
-                          const struct batch *batch)
+/* Value i of a recurrent state. */
+static float state_get(const char *state, enum dtype dtype, size_t i)
 {
-    float *state = slots + (size_t)seq->state_slot * stride + offset;
+    if (dtype == DT_F32)
+        return ((const float *)(const void *)state)[i];
+    return bf16_to_float(((const uint16_t *)(const void *)state)[i]);
+}
+
+static void state_put(char *state, enum dtype dtype, size_t i, float x)
+{
+    if (dtype == DT_F32)
+        ((float *)(void *)state)[i] = x;
+    else
+        ((uint16_t *)(void *)state)[i] = float_to_bf16(x);
+}
+
+/* A sequence's state of one layer (`bytes` a slot, slots `stride` apart) as its step begins: copied from
+ * another slot if asked, zero at position 0. `offset` into the slot selects a part, a head of it. */
+static char *state_begin(char *slots, size_t stride, size_t offset, size_t bytes, const struct seq_slice *seq,
+                         const struct batch *batch)
+{
+    char *state = slots + (size_t)seq->state_slot * stride + offset;
     if (batch->positions[seq->first] == 0) /* positions are consecutive: 0 is nowhere else in the slice */
-        memset(state, 0, n * sizeof *state);
+        memset(state, 0, bytes);
     else if (state_is_copied(seq, batch))
-        memcpy(state, slots + (size_t)seq->state_from * stride + offset, n * sizeof *state);
+        memcpy(state, slots + (size_t)seq->state_from * stride + offset, bytes);
     return state;
 }
 
 /* Stores the copies that were asked for after `done` tokens. */
-static void state_save(float *slots, size_t stride, size_t offset, size_t n, const struct seq_slice *seq,
+static void state_save(char *slots, size_t stride, size_t offset, size_t bytes, const struct seq_slice *seq,
                        int done)
 {
-    const float *state = slots + (size_t)seq->state_slot * stride + offset;
+    const char *state = slots + (size_t)seq->state_slot * stride + offset;
     for (int i = 0; i < seq->n_saves; i++)
         if (seq->saves[i].after == done)
-            memcpy(slots + (size_t)seq->saves[i].slot * stride + offset, state, n * sizeof *state);
+            memcpy(slots + (size_t)seq->saves[i].slot * stride + offset, state, bytes);
 }
 
 void ref_conv1d(struct backend *b, const struct conv1d *c, const struct batch *batch)
 {
-    size_t n = (size_t)c->channels;
+    size_t n = (size_t)c->channels, row = n * state_value_bytes(c->state_dtype);
     int past = c->kernel - 1;
+    size_t bytes = (size_t)past * row;
     for (int s = 0; s < batch->n_seqs; s++) {
         const struct seq_slice *seq = &batch->seqs[s];
-        size_t size = (size_t)past * n;
-        float *state = state_begin(c->state, c->state_stride, 0, size, seq, batch);
+        char *state = state_begin(c->state, c->state_stride, 0, bytes, seq, batch);
         for (int t = seq->first; t < seq->first + seq->count; t++) {
             const float *x = c->x + (size_t)t * n;
             for (size_t ch = 0; ch < n; ch++) {
                 const float *w = c->weight + ch * (size_t)c->kernel;
                 float y = 0;
                 for (int i = 0; i < past; i++)
-                    y += w[i] * state[(size_t)i * n + ch];
+                    y += w[i] * state_get(state, c->state_dtype, (size_t)i * n + ch);
                 y += w[past] * x[ch];
                 c->out[(size_t)t * n + ch] = y / (1.0f + expf(-y));
             }
             if (past > 0) {
-                memmove(state, state + n, (size_t)(past - 1) * n * sizeof *state);
-                memcpy(state + (size_t)(past - 1) * n, x, n * sizeof *state);
+                memmove(state, state + row, bytes - row);
+                for (size_t ch = 0; ch < n; ch++)
+                    state_put(state + bytes - row, c->state_dtype, ch, x[ch]);
             }
-            state_save(c->state, c->state_stride, 0, size, seq, t - seq->first + 1);
+            state_save(c->state, c->state_stride, 0, bytes, seq, t - seq->first + 1);
         }
     }
-    b->count.state_bytes +=
-        (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * (uint64_t)past * n * sizeof(float);
+    b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * bytes;
 }
 
 struct delta_job {
@@ -158,7 +174,7 @@ struct delta_job {
 };
 
 /* One token of one value head. S [k_dim, v_dim]. */
-static void delta_token(const struct delta_net *d, float *S, int token, int head)
+static void delta_token(const struct delta_net *d, char *S, int token, int head)
 {
     int kd = d->k_dim, vd = d->v_dim;
     int k_head = d->tiled ? head % d->n_k_heads : head / (d->n_v_heads / d->n_k_heads);
@@ -176,18 +192,17 @@ static void delta_token(const struct delta_net *d, float *S, int token, int head
     float softplus = dt > 20.0f ? dt : log1pf(expf(dt));
     float decay = expf(d->neg_exp_a[head] * softplus);
 
-    for (int i = 0; i < kd; i++)
-        for (int c = 0; c < vd; c++)
-            S[i * vd + c] *= decay;
     for (int c = 0; c < vd; c++) {
         float recalled = 0;
         for (int i = 0; i < kd; i++)
-            recalled += S[i * vd + c] * (k[i] * k_inv);
+            recalled += state_get(S, d->state_dtype, (size_t)(i * vd + c)) * decay * (k[i] * k_inv);
         float delta = beta * (v[c] - recalled);
         float o = 0;
         for (int i = 0; i < kd; i++) {
-            S[i * vd + c] += k[i] * k_inv * delta;
-            o += S[i * vd + c] * (q[i] * q_inv);
+            size_t at_s = (size_t)(i * vd + c);
+            float s = state_get(S, d->state_dtype, at_s) * decay + k[i] * k_inv * delta;
+            state_put(S, d->state_dtype, at_s, s);
+            o += s * (q[i] * q_inv);
         }
         out[c] = o;
     }
@@ -199,12 +214,12 @@ static void delta_items(void *arg, int64_t begin, int64_t end, int thread)
     (void)thread;
     const struct delta_job *j = arg;
     const struct delta_net *d = j->d;
-    size_t size = (size_t)d->k_dim * (size_t)d->v_dim;
+    size_t size = (size_t)d->k_dim * (size_t)d->v_dim * state_value_bytes(d->state_dtype);
     for (int64_t item = begin; item < end; item++) {
         const struct seq_slice *seq = &j->batch->seqs[item / d->n_v_heads];
         int head = (int)(item % d->n_v_heads);
         size_t offset = (size_t)head * size;
-        float *S = state_begin(d->state, d->state_stride, offset, size, seq, j->batch);
+        char *S = state_begin(d->state, d->state_stride, offset, size, seq, j->batch);
         for (int t = 0; t < seq->count; t++) {
             delta_token(d, S, seq->first + t, head);
             state_save(d->state, d->state_stride, offset, size, seq, t + 1);
@@ -216,6 +231,7 @@ void ref_delta_net(struct backend *b, const struct delta_net *d, const struct ba
 {
     struct delta_job j = {d, batch};
     uint64_t values = (uint64_t)d->n_v_heads * (uint64_t)d->k_dim * (uint64_t)d->v_dim;
-    b->count.state_bytes += (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * values * sizeof(float);
+    b->count.state_bytes +=
+        (2 * (uint64_t)batch->n_seqs + state_copies(batch)) * values * state_value_bytes(d->state_dtype);
     pool_run(cpu_of(b)->pool, delta_items, &j, (int64_t)batch->n_seqs * d->n_v_heads, 1);
 }

@@ -2,6 +2,8 @@
  * used slots change no bit (law 3, and no state leaks between requests). */
 #include "ops_test.h"
 
+#include "ops/cpu/cpu.h"
+
 #define N_SEQS  3
 #define LENGTH  50
 #define N_SLOTS 5
@@ -17,20 +19,26 @@ static const struct shape shapes[] = {
 };
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
+static const enum dtype types[] = {DT_F32, DT_BF16}; /* of states */
+
 struct scene {
     struct shape s;
-    int qkv_row, conv_state, delta_state; /* floats */
-    float *qkv, *a, *b;                   /* [N_SEQS, LENGTH, …] */
+    enum dtype type;
+    int qkv_row;                    /* floats */
+    size_t conv_state, delta_state; /* bytes */
+    float *qkv, *a, *b;             /* [N_SEQS, LENGTH, …] */
     float *neg_exp_a, *dt_bias;
     float *conv_x, *conv_w;
 };
 
-static struct scene scene(struct shape s)
+static struct scene scene(struct shape s, enum dtype type)
 {
+    size_t size = state_value_bytes(type);
     struct scene w = {.s = s,
+                      .type = type,
                       .qkv_row = 2 * s.kh * s.kd + s.vh * s.vd,
-                      .conv_state = (s.kernel - 1) * s.channels,
-                      .delta_state = s.vh * s.kd * s.vd};
+                      .conv_state = (size_t)((s.kernel - 1) * s.channels) * size,
+                      .delta_state = (size_t)(s.vh * s.kd * s.vd) * size};
     size_t n = N_SEQS * LENGTH;
     w.qkv = random_floats(n * (size_t)w.qkv_row);
     w.a = random_floats(n * (size_t)s.vh);
@@ -56,6 +64,12 @@ static void scene_free(struct scene *w)
     free(w->conv_w);
 }
 
+static void check_bytes(const char *got, const char *want, size_t n, const char *what)
+{
+    if (memcmp(got, want, n))
+        fail_msg("%s: other bytes", what);
+}
+
 /* Rows `from … from+n-1` of a sequence appended to a batch array of row width `width`. */
 static void put(float *to, int at, const float *all, int seq, int from, int n, int width)
 {
@@ -64,8 +78,8 @@ static void put(float *to, int at, const float *all, int seq, int from, int n, i
 }
 
 struct result {
-    float *conv, *delta;             /* [N_SEQS, LENGTH, channels], [.., vh*vd] */
-    float *conv_state, *delta_state; /* [N_SLOTS, …] */
+    float *conv, *delta;            /* [N_SEQS, LENGTH, channels], [.., vh*vd] */
+    char *conv_state, *delta_state; /* [N_SLOTS, …] */
 };
 
 static struct result result(const struct scene *w)
@@ -73,8 +87,8 @@ static struct result result(const struct scene *w)
     return (struct result){
         calloc((size_t)(N_SEQS * LENGTH * w->s.channels), sizeof(float)),
         calloc((size_t)(N_SEQS * LENGTH * w->s.vh * w->s.vd), sizeof(float)),
-        calloc((size_t)(N_SLOTS * w->conv_state + 1), sizeof(float)),
-        calloc((size_t)(N_SLOTS * w->delta_state), sizeof(float)),
+        calloc(N_SLOTS, w->conv_state + 1),
+        calloc(N_SLOTS, w->delta_state),
     };
 }
 
@@ -92,10 +106,8 @@ static void run(struct backend *b, const struct scene *w, const int *chunks, int
 {
     const struct shape *s = &w->s;
     int done[N_SEQS] = {0}, out_row = s->vh * s->vd;
-    for (int i = 0; i < N_SLOTS * w->conv_state; i++)
-        r->conv_state[i] = NAN; /* the last user's */
-    for (int i = 0; i < N_SLOTS * w->delta_state; i++)
-        r->delta_state[i] = NAN;
+    memset(r->conv_state, 0xff, N_SLOTS * w->conv_state); /* the last user's: NaN */
+    memset(r->delta_state, 0xff, N_SLOTS * w->delta_state);
     size_t n_max = TEST_MAX_TOKENS;
     float *qkv = malloc(n_max * (size_t)w->qkv_row * sizeof *qkv),
           *a = malloc(n_max * (size_t)s->vh * sizeof *a);
@@ -128,10 +140,10 @@ static void run(struct backend *b, const struct scene *w, const int *chunks, int
         }
         if (batch.n_tokens == 0)
             break;
-        struct conv1d c = {s->channels, s->kernel, w->conv_w, cx, co, r->conv_state, (size_t)w->conv_state};
+        struct conv1d c = {s->channels, s->kernel, w->conv_w, cx, co, r->conv_state, w->conv_state, w->type};
         b->ops->conv1d(b, &c, &batch);
-        struct delta_net d = {s->kh, s->vh, s->kd, s->vd, s->tiled, w->neg_exp_a,   w->dt_bias,
-                              1e-6f, qkv,   a,     bb,    out,      r->delta_state, (size_t)w->delta_state};
+        struct delta_net d = {s->kh, s->vh, s->kd, s->vd, s->tiled,       w->neg_exp_a,   w->dt_bias, 1e-6f,
+                              qkv,   a,     bb,    out,   r->delta_state, w->delta_state, w->type};
         b->ops->delta_net(b, &d, &batch);
         for (int i = 0; i < batch.n_seqs; i++) {
             size_t row = (size_t)(which[i] * LENGTH + positions[seqs[i].first]), n = (size_t)seqs[i].count;
@@ -149,6 +161,11 @@ static void run(struct backend *b, const struct scene *w, const int *chunks, int
     free(co);
 }
 
+static double kept(const struct scene *w, double x)
+{
+    return w->type == DT_F32 ? x : (double)bf16_to_float(float_to_bf16((float)x));
+}
+
 static void expected(const struct scene *w, struct result *r)
 {
     const struct shape *s = &w->s;
@@ -160,7 +177,9 @@ static void expected(const struct scene *w, struct result *r)
                 for (int i = 0; i < s->kernel; i++)
                     if (t - s->kernel + 1 + i >= 0)
                         y += (double)w->conv_w[c * s->kernel + i] *
-                             (double)w->conv_x[(row - s->kernel + 1 + i) * s->channels + c];
+                             (i + 1 < s->kernel
+                                  ? kept(w, (double)w->conv_x[(row - s->kernel + 1 + i) * s->channels + c])
+                                  : (double)w->conv_x[row * s->channels + c]);
                 r->conv[row * s->channels + c] = (float)(y / (1 + exp(-y)));
             }
         }
@@ -186,6 +205,7 @@ static void expected(const struct scene *w, struct result *r)
                     for (int i = 0; i < s->kd; i++) {
                         S[i * s->vd + c] += (double)k[i] / sqrt(kk) * beta * ((double)v[c] - recalled);
                         o += S[i * s->vd + c] * (double)q[i] / sqrt(qq) / sqrt(s->kd);
+                        S[i * s->vd + c] = kept(w, S[i * s->vd + c]);
                     }
                     r->delta[row * s->vh * s->vd + h * s->vd + c] = (float)o;
                 }
@@ -201,15 +221,17 @@ static void results_are_right(void **state)
     static const int mixed[] = {9, 1, 30, 2}, slots[N_SEQS] = {4, 0, 2};
     for (int l = 0; test_level(l); l++) {
         struct backend *b = test_backend(test_level(l), 2);
-        for (size_t i = 0; i < N_SHAPES; i++) {
-            struct scene w = scene(shapes[i]);
+        for (size_t i = 0; i < 2 * N_SHAPES; i++) {
+            struct scene w = scene(shapes[i / 2], types[i % 2]);
             struct result want = result(&w), got = result(&w);
             expected(&w, &want);
             run(b, &w, mixed, 4, -1, slots, &got);
             char what[64];
-            snprintf(what, sizeof what, "%s, shape %zu", b->ops->name, i);
+            snprintf(what, sizeof what, "%s, shape %zu, state type %d", b->ops->name, i / 2, (int)w.type);
             check_close(got.conv, want.conv, (size_t)(N_SEQS * LENGTH * w.s.channels), 3e-6f, what);
-            check_close(got.delta, want.delta, (size_t)(N_SEQS * LENGTH * w.s.vh * w.s.vd), 3e-6f, what);
+            /* A bf16 state may be rounded the other way where the sums differ in their last bit. */
+            check_close(got.delta, want.delta, (size_t)(N_SEQS * LENGTH * w.s.vh * w.s.vd),
+                        w.type == DT_F32 ? 3e-6f : 2e-3f, what);
             result_free(&want);
             result_free(&got);
             scene_free(&w);
@@ -226,8 +248,8 @@ static void company_changes_no_bit(void **state)
     for (int l = 0; test_level(l); l++) {
         struct backend *backends[3] = {test_backend(test_level(l), 1), test_backend(test_level(l), 2),
                                        test_backend(test_level(l), 4)};
-        for (size_t i = 0; i < N_SHAPES; i++) {
-            struct scene w = scene(shapes[i]);
+        for (size_t i = 0; i < 2 * N_SHAPES; i++) {
+            struct scene w = scene(shapes[i / 2], types[i % 2]);
             struct result alone = result(&w), got = result(&w), part = result(&w);
             size_t n_conv = (size_t)(N_SEQS * LENGTH * w.s.channels);
             size_t n_delta = (size_t)(N_SEQS * LENGTH * w.s.vh * w.s.vd);
@@ -235,11 +257,10 @@ static void company_changes_no_bit(void **state)
                 run(backends[0], &w, single, 1, seq, slots, &alone);
                 run(backends[0], &w, whole, 1, seq, others, &got);
                 size_t at = (size_t)slots[seq], other = (size_t)others[seq];
-                check_bits(got.conv_state + other * (size_t)w.conv_state,
-                           alone.conv_state + at * (size_t)w.conv_state, (size_t)w.conv_state, "conv state");
-                check_bits(got.delta_state + other * (size_t)w.delta_state,
-                           alone.delta_state + at * (size_t)w.delta_state, (size_t)w.delta_state,
-                           "delta state");
+                check_bytes(got.conv_state + other * w.conv_state, alone.conv_state + at * w.conv_state,
+                            w.conv_state, "conv state");
+                check_bytes(got.delta_state + other * w.delta_state, alone.delta_state + at * w.delta_state,
+                            w.delta_state, "delta state");
             }
             check_bits(got.conv, alone.conv, n_conv, "conv, whole prompts");
             check_bits(got.delta, alone.delta, n_delta, "delta net, whole prompts");
@@ -275,7 +296,8 @@ static void run_slice(struct backend *b, const struct scene *w, int from, int to
                        .x = w->conv_x + from * s->channels,
                        .out = r->conv + from * s->channels,
                        .state = r->conv_state,
-                       .state_stride = (size_t)w->conv_state};
+                       .state_stride = w->conv_state,
+                       .state_dtype = w->type};
     b->ops->conv1d(b, &c, &batch);
     struct delta_net d = {.n_k_heads = s->kh,
                           .n_v_heads = s->vh,
@@ -290,7 +312,8 @@ static void run_slice(struct backend *b, const struct scene *w, int from, int to
                           .b = w->b + from * s->vh,
                           .out = r->delta + from * s->vh * s->vd,
                           .state = r->delta_state,
-                          .state_stride = (size_t)w->delta_state};
+                          .state_stride = w->delta_state,
+                          .state_dtype = w->type};
     b->ops->delta_net(b, &d, &batch);
 }
 
@@ -302,33 +325,32 @@ static void saved_states(void **state)
     static const struct state_save saves[] = {{1, 1}, {33, 2}, {LENGTH, 3}};
     for (int l = 0; test_level(l); l++) {
         struct backend *b = test_backend(test_level(l), 2);
-        for (size_t i = 0; i < N_SHAPES; i++) {
-            struct scene w = scene(shapes[i]);
+        for (size_t i = 0; i < 2 * N_SHAPES; i++) {
+            struct scene w = scene(shapes[i / 2], types[i % 2]);
             struct result whole = result(&w), part = result(&w);
-            size_t conv = (size_t)w.conv_state, delta = (size_t)w.delta_state,
-                   row = (size_t)(w.s.vh * w.s.vd);
+            size_t conv = w.conv_state, delta = w.delta_state, row = (size_t)(w.s.vh * w.s.vd);
             struct seq_slice seq = {.state_slot = 0, .saves = saves, .n_saves = 3}, last = {.state_slot = 4};
             b->count.state_bytes = 0;
             run_slice(b, &w, 0, LENGTH, seq, &whole);
-            assert_int_equal(b->count.state_bytes, (2 + 3) * 4 * (conv + delta));
+            assert_int_equal(b->count.state_bytes, (2 + 3) * (conv + delta));
             for (int n = 0; n < 3; n++) {
                 run_slice(b, &w, 0, saves[n].after, last, &part);
                 size_t slot = (size_t)saves[n].slot;
-                check_bits(whole.conv_state + slot * conv, part.conv_state + 4 * conv, conv, "saved conv");
-                check_bits(whole.delta_state + slot * delta, part.delta_state + 4 * delta, delta,
-                           "saved delta");
+                check_bytes(whole.conv_state + slot * conv, part.conv_state + 4 * conv, conv, "saved conv");
+                check_bytes(whole.delta_state + slot * delta, part.delta_state + 4 * delta, delta,
+                            "saved delta");
             }
-            memcpy(part.conv_state, whole.conv_state, N_SLOTS * conv * sizeof(float));
-            memcpy(part.delta_state, whole.delta_state, N_SLOTS * delta * sizeof(float));
+            memcpy(part.conv_state, whole.conv_state, N_SLOTS * conv);
+            memcpy(part.delta_state, whole.delta_state, N_SLOTS * delta);
             last.state_from = 2;
             run_slice(b, &w, 33, LENGTH, last, &part);
             size_t n = LENGTH - 33, channels = (size_t)w.s.channels;
             check_bits(part.conv + 33 * channels, whole.conv + 33 * channels, n * channels,
                        "conv from a copy");
             check_bits(part.delta + 33 * row, whole.delta + 33 * row, n * row, "delta net from a copy");
-            check_bits(part.delta_state + 4 * delta, whole.delta_state, delta, "state at the end");
-            check_bits(part.delta_state + 2 * delta, whole.delta_state + 2 * delta, delta,
-                       "the copy's source");
+            check_bytes(part.delta_state + 4 * delta, whole.delta_state, delta, "state at the end");
+            check_bytes(part.delta_state + 2 * delta, whole.delta_state + 2 * delta, delta,
+                        "the copy's source");
             result_free(&whole);
             result_free(&part);
             scene_free(&w);

@@ -69,7 +69,7 @@ static void test_parts(void **state)
         assert_int_equal(p.kv_bytes_per_token, 2 * 2 * c->n_kv_layers * c->n_kv_heads * c->head_dim);
         assert_int_equal(p.kv_blocks, 4 * 512 / 16); /* every request at its longest, and no more */
         assert_int_equal(p.kv_pool, (size_t)p.kv_blocks * 16 * p.kv_bytes_per_token);
-        assert_int_equal(p.state_bytes_per_seq, c->state_floats * sizeof(float));
+        assert_int_equal(p.state_bytes_per_seq, c->state_bytes);
         assert_int_equal(p.state, 4 * p.state_bytes_per_seq);
         assert_int_equal(p.logits, (size_t)plan_max_logits(&p) * (size_t)c->vocab * sizeof(float));
         close_model(&m);
