@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "sched/prefix_disk.h"
 
 enum { GRID = 64 };
 
@@ -34,6 +35,8 @@ static void forget(void *arg, int32_t block)
 {
     struct prefix_cache *c = arg;
     struct block *b = &c->pool->blocks[block];
+    prefix_spill_block(c, block, false);
+    prefix_spill_state(c, block, false);
     int32_t *link = &c->buckets[b->hash & (c->n_buckets - 1)];
     while (*link != block)
         link = &c->pool->blocks[*link].chain;
@@ -72,10 +75,10 @@ void prefix_free(struct prefix_cache *c)
     free(c->buckets);
     free(c->tokens);
     free(c->snapshots);
+    free(c->keys);
 }
 
-/* The cached block with this key; -1 if there is none. */
-static int32_t find(const struct prefix_cache *c, int32_t parent, const uint64_t *salt, const int32_t *tokens)
+int32_t prefix_find(const struct prefix_cache *c, int32_t parent, const uint64_t *salt, const int32_t *tokens)
 {
     const struct block_pool *p = c->pool;
     uint32_t generation = parent >= 0 ? p->blocks[parent].generation : 0;
@@ -103,7 +106,7 @@ struct prefix_match prefix_take(struct prefix_cache *c, struct sluice_request *r
     int found = 0, usable = 0;
     int32_t parent = -1, snapshot = -1, last = -1;
     for (; found < r->n_tokens / p->block_size; found++) {
-        int32_t b = find(c, parent, r->salt, r->tokens + found * p->block_size);
+        int32_t b = prefix_find(c, parent, r->salt, r->tokens + found * p->block_size);
         if (b < 0)
             break;
         r->table.blocks[found] = b; /* taken below, as far as usable */
@@ -152,32 +155,46 @@ void prefix_give_back(struct prefix_cache *c, struct sluice_request *r)
     r->n_computed = 0;
 }
 
+void prefix_enter(struct prefix_cache *c, int32_t block, int32_t parent, const uint64_t *salt,
+                  const int32_t *tokens)
+{
+    struct block_pool *p = c->pool;
+    struct block *b = &p->blocks[block];
+    b->parent = parent;
+    b->parent_generation = parent >= 0 ? p->blocks[parent].generation : 0;
+    memcpy(b->salt, salt, sizeof b->salt);
+    b->hash = key_hash(parent, b->parent_generation, salt, tokens, p->block_size);
+    memcpy(c->tokens + (size_t)block * (size_t)p->block_size, tokens, (size_t)p->block_size * sizeof *tokens);
+    b->chain = c->buckets[b->hash & (c->n_buckets - 1)];
+    c->buckets[b->hash & (c->n_buckets - 1)] = block;
+    b->cached = true;
+    if (c->keys)
+        offload_key(parent >= 0 ? c->keys[parent] : NULL, salt, tokens, p->block_size, c->keys[block]);
+}
+
 /* Puts r's block number i under its key, unless another block is already there. Either way r->parent becomes
  * the block that holds the key. */
 static void learn_block(struct prefix_cache *c, struct sluice_request *r, int i)
 {
     struct block_pool *p = c->pool;
     const int32_t *tokens = r->tokens + i * p->block_size;
-    size_t bytes = (size_t)p->block_size * sizeof *tokens;
     if (r->parent >= 0 && p->blocks[r->parent].generation != r->parent_generation)
         r->parent = -2; /* the chain before it was given up: nothing can find what comes after */
     if (r->parent == -2)
         return;
-    int32_t own = r->table.blocks[i], known = find(c, r->parent, r->salt, tokens);
+    int32_t known = prefix_find(c, r->parent, r->salt, tokens);
     if (known < 0) {
-        struct block *b = &p->blocks[own];
-        b->parent = r->parent;
-        b->parent_generation = r->parent >= 0 ? r->parent_generation : 0;
-        memcpy(b->salt, r->salt, sizeof b->salt);
-        b->hash = key_hash(b->parent, b->parent_generation, r->salt, tokens, p->block_size);
-        memcpy(c->tokens + (size_t)own * (size_t)p->block_size, tokens, bytes);
-        b->chain = c->buckets[b->hash & (c->n_buckets - 1)];
-        c->buckets[b->hash & (c->n_buckets - 1)] = own;
-        b->cached = true;
-        known = own;
+        known = r->table.blocks[i];
+        prefix_enter(c, known, r->parent, r->salt, tokens);
     }
     r->parent = known;
     r->parent_generation = p->blocks[known].generation;
+}
+
+void prefix_attach_snapshot(struct prefix_cache *c, int i, int32_t block, int gain)
+{
+    c->pool->blocks[block].snapshot = i;
+    c->snapshots[i] = (struct snapshot){.block = block, .gain = gain, .last_used = ++c->clock};
 }
 
 /* Binds snapshot slot i to the block that r's chain has reached, whose end is at `position`. */
@@ -188,9 +205,7 @@ static void attach(struct prefix_cache *c, struct sluice_request *r, int i, int 
         c->snapshots[i].block = -1;
         return;
     }
-    b->snapshot = i;
-    c->snapshots[i] =
-        (struct snapshot){.block = r->parent, .gain = position - r->last_snapshot, .last_used = ++c->clock};
+    prefix_attach_snapshot(c, i, r->parent, position - r->last_snapshot);
     /* an answer's snapshot replaces the one before, unless that ends the prompt */
     if (position > r->n_prompt && r->rolling >= 0 && c->snapshots[r->rolling].block >= 0 &&
         c->snapshots[r->rolling].block == r->rolling_block) {
@@ -223,7 +238,7 @@ void prefix_learn(struct prefix_cache *c, struct sluice_request *r)
 
 /* A slot for a new snapshot: a free one, or the one that saves least for its age. -1 if there is none. Slots
  * reserved in this step (block == -2) are not given up. */
-static int reserve_snapshot(struct prefix_cache *c)
+int prefix_reserve_snapshot(struct prefix_cache *c)
 {
     int best = -1;
     double least = 0;
@@ -242,6 +257,8 @@ static int reserve_snapshot(struct prefix_cache *c)
         }
     }
     if (best >= 0) {
+        if (c->snapshots[best].block >= 0)
+            prefix_spill_state(c, c->snapshots[best].block, false);
         drop_snapshot(c, best);
         c->snapshots[best].block = -2;
     }
@@ -250,7 +267,7 @@ static int reserve_snapshot(struct prefix_cache *c)
 
 int prefix_keep_state(struct prefix_cache *c)
 {
-    int i = reserve_snapshot(c);
+    int i = prefix_reserve_snapshot(c);
     return i < 0 ? -1 : c->first_slot + i;
 }
 
@@ -293,7 +310,7 @@ void prefix_plan_saves(struct prefix_cache *c, struct sluice_request *r, int cou
          p += c->grid) {
         if (!wanted(c, r, p))
             continue;
-        int i = reserve_snapshot(c);
+        int i = prefix_reserve_snapshot(c);
         if (i < 0)
             return;
         r->save_positions[r->n_saves] = p;

@@ -16,6 +16,8 @@
 #include "sched/blocks.h"
 #include "sched/request.h"
 
+struct offload;
+
 struct snapshot {
     int32_t block;      /* whose end it belongs to; -1 = free, -2 = reserved, not yet or not for the cache */
     int gain;           /* tokens between it and the snapshot before it when it was taken */
@@ -34,6 +36,8 @@ struct prefix_cache {
     struct snapshot *snapshots; /* [n_snapshots] */
     int n_snapshots;
     uint64_t clock;
+    struct offload *offload; /* where things go that are given up (sched/prefix_disk.h); NULL = nowhere */
+    uint64_t (*keys)[2];     /* [n_blocks] of cached blocks: what they are called there; NULL without */
 };
 
 /* n_snapshots may be 0; ignored without state. Installs itself as the pool's `forget`. */
@@ -67,5 +71,16 @@ int prefix_keep_state(struct prefix_cache *c);
 /* r's next step starts from the state in such a slot. */
 void prefix_resume_from(struct prefix_cache *c, struct sluice_request *r, int slot);
 void prefix_drop_state(struct prefix_cache *c, int slot);
+
+/* --- for sched/prefix_disk.c --- */
+/* The cached block with this key; -1 if there is none. */
+int32_t prefix_find(const struct prefix_cache *c, int32_t parent, const uint64_t *salt,
+                    const int32_t *tokens);
+/* Makes a block known under its key, which no other has. */
+void prefix_enter(struct prefix_cache *c, int32_t block, int32_t parent, const uint64_t *salt,
+                  const int32_t *tokens);
+/* A snapshot slot to fill, -1 if there is none; and binding it to the block at whose end its state is. */
+int prefix_reserve_snapshot(struct prefix_cache *c);
+void prefix_attach_snapshot(struct prefix_cache *c, int i, int32_t block, int gain);
 
 #endif

@@ -164,6 +164,7 @@ void sluice_request_progress(const struct sluice_request *r, struct sluice_progr
     out->n_tokens = atomic_load_explicit(&q->n_out, memory_order_acquire);
     out->n_prompt_scored = atomic_load_explicit(&q->n_scored, memory_order_acquire);
     out->cached_tokens = atomic_load(&q->cached_tokens);
+    out->disk_tokens = atomic_load(&q->disk_tokens);
     out->preemptions = atomic_load(&q->preemptions);
     out->arrived = atomic_load(&q->arrived);
     out->scheduled = atomic_load(&q->scheduled);

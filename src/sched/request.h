@@ -36,7 +36,7 @@ struct sluice_request {
     _Atomic int n_out;    /* answer tokens published */
     _Atomic int n_scored; /* prompt positions published: entries 1 … n_scored - 1 */
     _Atomic int finish;   /* enum sluice_finish; n_out is final once it is not RUNNING */
-    _Atomic int preemptions, cached_tokens;
+    _Atomic int preemptions, cached_tokens, disk_tokens;
     _Atomic double arrived, scheduled, first_token, last_token;
 
     /* set by the client */
@@ -70,6 +70,11 @@ struct sluice_request {
     struct state_save saves[REQUEST_MAX_SAVES]; /* [n_saves] of the step under way … */
     int save_positions[REQUEST_MAX_SAVES];      /* … and the positions they are for */
     int n_saves;
+
+    /* prefixes on disk (sched/prefix_disk.h) */
+    enum { DISK_UNASKED, DISK_READS, DISK_DONE } disk; /* DISK_READS: waits until it is brought in */
+    int disk_tries;
+    int local_tokens; /* what memory had when the disk was asked */
 };
 
 /* Bounds what all requests of this process together may hold beside the KV cache (their tokens,
