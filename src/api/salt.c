@@ -1,6 +1,10 @@
 #include "api/salt.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,9 +53,11 @@ void siphash128(const uint64_t key[2], const uint8_t *data, size_t len, uint64_t
 
 static uint64_t process_key[2];
 
+static bool has_key;
+
 static void draw_key(void)
 {
-    if (getrandom(process_key, sizeof process_key, 0) == sizeof process_key)
+    if (has_key || getrandom(process_key, sizeof process_key, 0) == sizeof process_key)
         return;
     struct timespec now; /* no random numbers this early in the system's life: better than a fixed key */
     clock_gettime(CLOCK_REALTIME, &now);
@@ -66,4 +72,30 @@ void salt_digest(const char *salt, size_t len, uint64_t digest[2])
     siphash128(process_key, (const uint8_t *)salt, len, digest);
     if (digest[0] == 0 && digest[1] == 0)
         digest[0] = 1;
+}
+
+int salt_use_key_file(const char *path, struct err *e)
+{
+    uint64_t key[2];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    bool made = fd < 0 && errno == ENOENT;
+    if (made) {
+        draw_key();
+        memcpy(key, process_key, sizeof key);
+        fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    }
+    if (fd < 0)
+        return err_set(e, ERR_IO, "%s cannot be %s: %s", path, made ? "made" : "read", strerror(errno));
+    ssize_t n = made ? write(fd, key, sizeof key) : read(fd, key, sizeof key);
+    close(fd);
+    if (n != sizeof key) {
+        if (made)
+            unlink(path);
+        return err_set(e, ERR_IO, "%s %s", path,
+                       made ? "cannot be written"
+                            : "is cut short: remove it, and what was cached with salts");
+    }
+    memcpy(process_key, key, sizeof process_key);
+    has_key = true;
+    return 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/salt.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -61,6 +62,20 @@ static int load_template(struct served_model *m, const struct model_file *file, 
     return 0;
 }
 
+/* Where prompts are kept on disk, those with a cache salt can only be found again with the same key. */
+static void use_salt_key(const struct sluice_options *o)
+{
+    struct err e = {0};
+    char path[4096];
+    if (!o->kv_offload_dir)
+        return;
+    if (o->no_prefix_cache)
+        log_warn("--kv-offload-dir does nothing without --enable-prefix-caching");
+    else if (snprintf(path, sizeof path, "%s/salt.key", o->kv_offload_dir) < (int)sizeof path &&
+             salt_use_key_file(path, &e))
+        log_warn("prompts with a cache_salt will not be found on disk after a restart: %s", e.msg);
+}
+
 int served_model_load(const char *command, struct served_model *m)
 {
     struct err e = {0};
@@ -82,6 +97,7 @@ int served_model_load(const char *command, struct served_model *m)
         e.msg[0] = '\0'; /* load_engine has said why */
         goto fail;
     }
+    use_salt_key(o);
     model_file_close(file);
     m->api.engine = m->engine;
     m->api.tokenizer = m->tokenizer;

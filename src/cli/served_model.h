@@ -76,6 +76,21 @@ struct served_model {
         .help = "recurrent states kept for the prefix cache (models that have them)" \
     }
 
+/* Entries for prefixes on disk. */
+#define DISK_CACHE_OPTIONS(o)                                                                             \
+    {.name = "kv-offload-dir",                                                                            \
+     .text = &(o).kv_offload_dir,                                                                         \
+     .initial = "none",                                                                                   \
+     .value = "DIR",                                                                                      \
+     .help =                                                                                              \
+         "what the prefix cache gives up goes to files here, and comes back, also after a restart. They " \
+         "hold the tokens of prompts, readable by this user alone"},                                      \
+    {                                                                                                     \
+        .name = "kv-offload-bytes", .big = &(o).kv_offload_bytes,                                         \
+        .initial = "16 GiB, or half of the free disk", .value = "N",                                      \
+        .help = "bound of these files; the ones used least recently go first"                             \
+    }
+
 /* The options' defaults. */
 void served_model_init(struct served_model *m);
 /* Opens and loads what the options name, and prints the memory plan. -1 after printing the error as
