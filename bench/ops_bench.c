@@ -1,9 +1,10 @@
 /* Matrix products of model shapes, in GB/s of weights and GFLOP/s, beside what the machine can do.
  *
- *     ops_bench [--level avx2] [--threads 2] [--type Q4_1] [--tokens 1] [--rows R --cols C]
+ *     ops_bench [--level avx2] [--threads 2] [--type Q4_1] [--tokens 1] [--rows R --cols C] [--copies 1]
  *
  * A shape's matrix is there so often that the copies exceed the last-level cache, and calls go through them
- * in turn: a decode step never finds its weights in a cache. Best of several rounds. */
+ * in turn: a decode step never finds its weights in a cache. With --copies 1 a small one stays there, which
+ * shows what the arithmetic alone takes. Best of several rounds. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static uint32_t random_bits(void)
 }
 
 static void bench(struct backend *b, const struct cpu_limits *limits, enum dtype type, int rows, int cols,
-                  const char *what, int only_tokens)
+                  const char *what, int only_tokens, int only_copies)
 {
     const struct dtype_info *info = dtype_info((int)type);
     if (!dtype_row_fits(type, cols))
@@ -45,7 +46,7 @@ static void bench(struct backend *b, const struct cpu_limits *limits, enum dtype
         data[i] = (uint8_t)(random_bits() & 0x3f);
     struct mat_source src = {type, rows, cols, data, NULL};
     size_t packed = b->ops->mat_bytes(type, rows, cols);
-    int copies = (int)(COPIES_BYTES / packed) + 1;
+    int copies = only_copies ? only_copies : (int)(COPIES_BYTES / packed) + 1;
     if (copies > MAX_COPIES)
         copies = MAX_COPIES;
     struct mat *mats[MAX_COPIES];
@@ -66,7 +67,7 @@ static void bench(struct backend *b, const struct cpu_limits *limits, enum dtype
         if (only_tokens && n != only_tokens)
             continue;
         double flops = 2.0 * rows * cols * n, best = 1e9;
-        int calls = n == 1 ? copies : (int)(1e9 / flops) + 1;
+        int calls = n == 1 && copies > 1 ? copies : (int)(1e9 / flops) + 1;
         double until = clock_now() + 0.6;
         for (int round = 0; round < 5 || clock_now() < until; round++) {
             double start = clock_now();
@@ -96,7 +97,7 @@ static void bench(struct backend *b, const struct cpu_limits *limits, enum dtype
 int main(int argc, char **argv)
 {
     const char *level = NULL, *type = NULL;
-    int threads = 2, only_tokens = 0, rows = 0, cols = 0;
+    int threads = 2, only_tokens = 0, rows = 0, cols = 0, copies = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--level"))
             level = argv[i + 1];
@@ -110,6 +111,8 @@ int main(int argc, char **argv)
             rows = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--cols"))
             cols = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--copies"))
+            copies = atoi(argv[i + 1]);
     }
     struct err e = {0};
     struct cpu_limits limits;
@@ -124,11 +127,11 @@ int main(int argc, char **argv)
         if (type && strcmp(type, dtype_info((int)types[t])->name))
             continue;
         if (rows && cols) {
-            bench(b, &limits, types[t], rows, cols, "", only_tokens);
+            bench(b, &limits, types[t], rows, cols, "", only_tokens, copies);
             continue;
         }
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-            bench(b, &limits, types[t], shapes[s].rows, shapes[s].cols, shapes[s].what, only_tokens);
+            bench(b, &limits, types[t], shapes[s].rows, shapes[s].cols, shapes[s].what, only_tokens, copies);
     }
     b->ops->destroy(b);
     return 0;

@@ -11,7 +11,7 @@
 
 _Static_assert(2 * PIECE_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
 
-#define AHEAD       3072 /* bytes from where a kernel reads to what it asks for */
+#define AHEAD       6144 /* bytes from where a kernel reads to what it asks for */
 #define CACHE_BYTES (320 * 1024)
 
 struct matmul_job {
