@@ -23,7 +23,8 @@ void answer_write_usage(const struct generation *g, bool with_nulls, struct str 
 void answer_write_finish(const struct choice *c, struct str *out)
 {
     str_adds(out, "\"finish_reason\":");
-    bool called = c->finish && strcmp(c->finish, "stop") == 0 && c->output.calls.n_calls > 0;
+    bool called =
+        c->finish && strcmp(c->finish, "stop") == 0 && c->output.calls.n_calls > 0 && !c->output.named_call;
     json_write_text(out, called ? "tool_calls" : c->finish);
     str_adds(out, ",\"stop_reason\":");
     if (c->stop)

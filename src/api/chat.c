@@ -161,7 +161,7 @@ static void write_choice(const struct generation *g, struct choice *c, struct st
     str_addf(out, "{\"index\":%d,\"message\":{\"role\":", c->index);
     json_write_text(out, g->request->role);
     str_adds(out, ",\"content\":");
-    if (content.len || !c->output.parses)
+    if (content.len || !c->output.parses || (c->output.must_call && p->n_calls))
         json_write_string(out, str_text(&content), content.len);
     else
         str_adds(out, "null"); /* all of it was thought, or calls */

@@ -100,6 +100,16 @@ static void observe(const struct generation *g, const struct choice *c, const st
         o->gap(o->arg, (c->progress.last_token - since) / fresh, fresh);
 }
 
+/* Does the token end answers? The last one of a constrained answer may be text as well. */
+static bool is_stop_token(const struct generation *g, int32_t id)
+{
+    const struct sluice_sampling *p = &g->request->sampling.p;
+    for (int i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == id)
+            return true;
+    return false;
+}
+
 /* The engine ended the answer: finish_reason and stop_reason. `last` is the last token, if there is one. */
 static void finish_as(struct generation *g, struct choice *c, int32_t last)
 {
@@ -107,7 +117,8 @@ static void finish_as(struct generation *g, struct choice *c, int32_t last)
     switch (c->progress.finish) {
     case SLUICE_STOP:
         c->finish = "stop";
-        if (s->ignore_eos || g->model->n_stop_ids == 0 || last != g->model->stop_ids[0])
+        if (is_stop_token(g, last) &&
+            (s->ignore_eos || g->model->n_stop_ids == 0 || last != g->model->stop_ids[0]))
             c->stop_token = last;
         break;
     case SLUICE_LENGTH:
@@ -165,10 +176,10 @@ static void emit(struct generation *g, struct choice *c, struct str *out)
 /* One token through the pipeline: one event. `is_last`: the engine ended the answer with it. */
 static void take_token(struct generation *g, struct choice *c, int32_t id, bool is_last, struct str *out)
 {
-    bool is_stop_token = is_last && c->progress.finish == SLUICE_STOP;
+    bool stops = is_last && c->progress.finish == SLUICE_STOP && is_stop_token(g, id);
     int hit = -1;
     struct parts *to = sink(g, c);
-    if (is_stop_token && !c->output.include_stop)
+    if (stops && !c->output.include_stop)
         output_skip(&c->output);
     else
         hit = output_add(&c->output, id, to);
@@ -188,15 +199,9 @@ static void take_token(struct generation *g, struct choice *c, int32_t id, bool 
  * left alone until it has: only then is it known how to show it. */
 static bool awaits_verdict(const struct generation *g, const struct choice *c, int32_t id)
 {
-    const struct sluice_sampling *p = &g->request->sampling.p;
     if (c->progress.finish != SLUICE_RUNNING)
         return false;
-    if (c->n_tokens + 1 >= c->max_tokens)
-        return true;
-    for (int i = 0; i < p->n_stop_ids; i++)
-        if (p->stop_ids[i] == id)
-            return true;
-    return false;
+    return c->n_tokens + 1 >= c->max_tokens || is_stop_token(g, id);
 }
 
 static void advance_choice(struct generation *g, struct choice *c, const struct generation_observer *o,

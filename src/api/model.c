@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/fields.h"
+#include "api/grammar_cache.h"
 #include "api/json_write.h"
 #include "base/log.h"
 #include "base/version.h"
@@ -66,7 +67,8 @@ void api_limits_init(struct api_limits *l)
                              .max_prompts = 1024,
                              .max_choices = 16384,
                              .max_answer = (size_t)256 << 20,
-                             .max_json_depth = 128};
+                             .max_json_depth = 128,
+                             .max_grammars = (size_t)64 << 20};
 }
 
 void api_model_init(struct api_model *m)
@@ -76,6 +78,7 @@ void api_model_init(struct api_model *m)
     m->n_stop_ids = tokenizer_stop_ids(m->tokenizer, m->stop_ids, API_MAX_STOP_IDS);
     m->reasoning = reasoning_format_choose(m->reasoning_parser, m->template);
     m->tool_format = tool_format_choose(m->tool_call_parser, m->template);
+    m->grammars = grammar_cache_create(m->tokenizer, m->vocab, m->limits.max_grammars);
     /* a hash of what shapes the answers: the model and how it is computed */
     const struct sluice_info *info = sluice_info(m->engine);
     char shape[512];
@@ -85,6 +88,12 @@ void api_model_init(struct api_model *m)
     for (const char *p = shape; *p; p++)
         hash = (hash ^ (unsigned char)*p) * 16777619u;
     snprintf(m->fingerprint, sizeof m->fingerprint, "sluice-%s-%08x", SLUICE_VERSION, (unsigned)hash);
+}
+
+void api_model_free(struct api_model *m)
+{
+    grammar_cache_free(m->grammars);
+    m->grammars = NULL;
 }
 
 static bool is_served(const struct api_model *m, const char *name)

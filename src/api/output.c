@@ -13,6 +13,8 @@ void output_init(struct output *o, const struct tokenizer *t, bool skip_special,
                          .n_stops = n_stops,
                          .include_stop = include_stop,
                          .min_tokens = min_tokens,
+                         .must_call = parsing->must_call,
+                         .named_call = parsing->named_call,
                          .parses = parsing->reasoning || parsing->format != TOOLS_NONE};
     detokenizer_init(&o->detok, t, skip_special);
     reasoning_init(&o->reasoning, parsing->start);

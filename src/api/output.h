@@ -31,6 +31,8 @@ struct output_parsing {
     enum tool_format format;
     const json_t *tools; /* borrowed; see tool_calls.h */
     bool only_first_call;
+    bool must_call;  /* the answer is calls: its content is "" and not null */
+    bool named_call; /* … of the tool that the request names: its finish_reason stays "stop" */
 };
 
 struct output {
@@ -45,6 +47,7 @@ struct output {
     struct str text;   /* scratch: behind the stop strings */
     struct str rest;   /* scratch: behind the thought */
 
+    bool must_call, named_call;
     bool parses; /* thoughts or calls are looked for: a token may leave nothing to show for a while */
     struct reasoning reasoning;
     struct tool_calls calls;

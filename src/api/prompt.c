@@ -7,6 +7,7 @@
 
 #include "api/fields.h"
 #include "api/request.h"
+#include "api/structured.h"
 #include "chat/messages.h"
 
 /* The ids of text, at most one more than the context holds (that is enough to refuse it) where `limit`. */
@@ -121,20 +122,15 @@ static int read_tools(const json_t *body, json_t **tools, struct api_error *e)
     const json_t *list = NULL;
     if (field_array(body, "tools", &list, e) < 0)
         return -1;
-    const json_t *choice = json_object_get(body, "tool_choice");
-    if (json_is_null(choice))
-        choice = NULL;
-    const char *word = json_string_value(choice);
-    if (choice && !word && !json_is_object(choice))
-        return api_bad_type(e, "tool_choice", choice, "\"none\", \"auto\", \"required\" or an object");
+    const json_t *given = json_object_get(body, "tool_choice");
+    enum tool_choice choice;
+    const char *name;
+    if (tool_choice_read(body, &choice, &name, e))
+        return -1;
     if (list && json_array_size(list) == 0)
         return api_bad_value(e, "tools", list, "tools must not be empty: leave it out to use none");
-    if (!list && choice && !(word && strcmp(word, "none") == 0))
-        return api_bad_value(e, "tool_choice", choice, "tool_choice needs tools");
-    if (choice && !(word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)))
-        return api_bad_value(
-            e, "tool_choice", choice,
-            "only tool_choice \"none\" and \"auto\" are supported by this version of the server");
+    if (!list && given && !json_is_null(given) && choice != TOOL_NONE)
+        return api_bad_value(e, "tool_choice", given, "tool_choice needs tools");
     *tools = list ? normal_tools(list, e) : NULL;
     return list && !*tools ? -1 : 0;
 }

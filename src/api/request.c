@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "api/fields.h"
+#include "api/grammar_cache.h"
+#include "api/structured.h"
 #include "base/mem.h"
 
 /* stream, stream_options and the flags that shape the response. */
@@ -165,6 +167,16 @@ static int read_completion_prompts(struct api_request *r, const struct api_model
     return 0;
 }
 
+/* The grammar of the answer, if its form is asked for. */
+static int read_form(struct api_request *r, const struct api_model *m, const struct structured_context *c,
+                     const json_t *body, struct api_error *e)
+{
+    if (structured_read(m, c, body, &r->grammar, e))
+        return -1;
+    r->sampling.p.grammar = r->grammar;
+    return 0;
+}
+
 static int read_completion(struct api_request *r, const struct api_model *m, const json_t *body,
                            struct api_error *e)
 {
@@ -177,7 +189,14 @@ static int read_completion(struct api_request *r, const struct api_model *m, con
     if (embeds && !json_is_null(embeds))
         return api_fail(e, 400, "BadRequestError", "prompt_embeds",
                         "prompt_embeds is not supported by this server");
-    return read_completion_prompts(r, m, body, e);
+    int64_t budget = -1;
+    if (field_int(body, "thinking_token_budget", &budget, e) < 0)
+        return -1;
+    if (budget != -1)
+        return api_bad_value(e, "thinking_token_budget", json_object_get(body, "thinking_token_budget"),
+                             "thinking_token_budget is for chats: a completion is not read for thoughts");
+    const struct structured_context plain = {.start = THOUGHT_NONE};
+    return read_form(r, m, &plain, body, e) || read_completion_prompts(r, m, body, e) ? -1 : 0;
 }
 
 /* A message ends behind a token that ends a turn, and only the template writes such tokens. */
@@ -192,7 +211,51 @@ static void find_borders(struct prompt *p, const struct api_model *m)
             }
 }
 
-/* Which parsers read the answer. Takes the tools over. */
+static bool is_tool(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        if (strcmp(json_string_value(json_object_get(function, "name")), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* thinking_token_budget: what is written when the thought has had so many tokens. */
+static int read_thinking_budget(struct api_request *r, const struct api_model *m, const json_t *body,
+                                struct api_error *e)
+{
+    static const char end[] = "\n</think>\n\n";
+    int64_t budget = -1;
+    if (field_int(body, "thinking_token_budget", &budget, e) < 0)
+        return -1;
+    if (budget == -1)
+        return 0;
+    const json_t *v = json_object_get(body, "thinking_token_budget");
+    if (budget < 0 || budget > INT32_MAX)
+        return api_bad_value(e, "thinking_token_budget", v,
+                             "thinking_token_budget must be -1 (no limit) or at least 0");
+    if (m->reasoning == REASONING_NONE)
+        return api_bad_value(
+            e, "thinking_token_budget", v,
+            "thinking_token_budget needs a reasoning parser, and this model's template shows "
+            "no thoughts: restart the server with --reasoning-parser");
+    if (r->parsing.start == THOUGHT_NONE)
+        return 0;
+    struct err why = {0};
+    struct sluice_sampling *p = &r->sampling.p;
+    p->texts = grammar_cache_vocab(m->grammars, &why);
+    if (!p->texts ||
+        tokenizer_encode(m->tokenizer, end, strlen(end), NULL, TOKENIZER_PARSE_SPECIAL, 0, &r->end_ids, &why))
+        return api_from_err(e, "thinking_token_budget", &why);
+    p->thinking_end = r->end_ids.ids;
+    p->n_thinking_end = (int)r->end_ids.n;
+    p->thinking_budget = (int)budget;
+    p->thinking_open = r->parsing.start == THOUGHT_OPEN;
+    return 0;
+}
+
+/* Which parsers read the answer, and what form it must have. Takes the tools over. */
 static int set_parsing(struct api_request *r, const struct api_model *m, struct chat_prompt *chat,
                        const json_t *body, struct api_error *e)
 {
@@ -203,10 +266,20 @@ static int set_parsing(struct api_request *r, const struct api_model *m, struct 
     r->hide_reasoning = !include_reasoning;
     r->parsing = (struct output_parsing){
         .reasoning = m->reasoning != REASONING_NONE, .start = chat->start, .only_first_call = !parallel};
-    const char *choice = json_string_value(json_object_get(body, "tool_choice"));
-    if (!chat->tools || (choice && strcmp(choice, "none") == 0))
-        return 0;
-    if (m->no_auto_tool_choice || m->tool_format == TOOLS_NONE)
+    struct structured_context c = {.start = chat->start, .one_call = !parallel};
+    if (read_thinking_budget(r, m, body, e) || tool_choice_read(body, &c.choice, &c.name, e))
+        return -1;
+    if (!chat->tools || c.choice == TOOL_NONE)
+        return read_form(r, m, &c, body, e);
+    if (c.choice == TOOL_NAMED && !is_tool(chat->tools, c.name))
+        return api_bad_value(e, "tool_choice", json_object_get(body, "tool_choice"),
+                             "tool_choice names the tool \"%.100s\", which is not among tools", c.name);
+    if (c.choice != TOOL_AUTO && m->tool_format == TOOLS_NONE)
+        return api_bad_value(
+            e, "tool_choice", json_object_get(body, "tool_choice"),
+            "a tool_choice that makes the model call needs a --tool-call-parser, and this model's "
+            "template shows no format of calls that is known");
+    if (c.choice == TOOL_AUTO && (m->no_auto_tool_choice || m->tool_format == TOOLS_NONE))
         return api_fail(
             e, 400, "BadRequestError", "tool_choice",
             "tool_choice \"auto\" needs --enable-auto-tool-choice and a --tool-call-parser, and %s: "
@@ -215,9 +288,11 @@ static int set_parsing(struct api_request *r, const struct api_model *m, struct 
                                    : "this model's template shows no format of calls that is known");
     r->tools = chat->tools;
     chat->tools = NULL;
-    r->parsing.format = m->tool_format;
-    r->parsing.tools = r->tools;
-    return 0;
+    r->parsing.format = c.format = m->tool_format;
+    r->parsing.tools = c.tools = r->tools;
+    r->parsing.must_call = c.choice != TOOL_AUTO;
+    r->parsing.named_call = c.choice == TOOL_NAMED;
+    return read_form(r, m, &c, body, e);
 }
 
 static int read_chat(struct api_request *r, const struct api_model *m, const json_t *body,
@@ -265,7 +340,8 @@ static int check_size(const struct api_request *r, const struct api_model *m, st
         /* ids, what the penalties count, log-probabilities, and each sampler's own copies */
         bytes += r->n * ((prompt + asked) * 24 + asked * (p->n_logprobs + 1.0) * sizeof(struct sluice_prob) +
                          prompt * (p->n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob) +
-                         (p->n_allowed_ids ? m->vocab : 0) + 8.0 * p->n_logit_bias + 2048);
+                         (p->n_allowed_ids ? m->vocab : 0) +
+                         (p->grammar ? (double)grammar_matcher_bytes() : 0) + 8.0 * p->n_logit_bias + 2048);
     }
     if (bytes > (double)m->limits.max_answer)
         return api_fail(
@@ -313,6 +389,8 @@ void api_request_free(struct api_request *r)
     free(r->prompts);
     str_free(&r->echo_text);
     json_decref(r->tools);
+    grammar_unref(r->grammar);
+    token_list_free(&r->end_ids);
     request_sampling_free(&r->sampling);
     free(r->role);
     if (r->told_free)

@@ -16,6 +16,7 @@
 #define API_MAX_STOP_STRINGS    4
 #define API_MAX_STOP_STRING_LEN 2048 /* bytes */
 #define API_MAX_STOP_TOKEN_IDS  1024
+#define API_MAX_BAD_WORDS       128 /* sequences of tokens */
 
 enum api_kind { API_CHAT, API_COMPLETION };
 
@@ -57,8 +58,10 @@ struct api_request {
     char *role;           /* chat: of the answer */
     struct str echo_text; /* chat with echo: the text that the answer continues */
     struct output_parsing parsing;
-    json_t *tools;       /* chat: those that the answer may call, or NULL */
-    bool hide_reasoning; /* include_reasoning: false */
+    json_t *tools;             /* chat: those that the answer may call, or NULL */
+    bool hide_reasoning;       /* include_reasoning: false */
+    struct grammar *grammar;   /* of the answer, or NULL */
+    struct token_list end_ids; /* what ends a thought that has used up its budget */
     struct request_sampling sampling;
     struct prompt *prompts; /* [n_prompts] */
     int n_prompts;

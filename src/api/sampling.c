@@ -237,43 +237,81 @@ static int read_logprobs(struct request_sampling *s, const struct api_model *m, 
     return 0;
 }
 
+/* One bad word as the tokens that would write it. */
+static int add_bad_word(struct request_sampling *s, const struct api_model *m, const char *text, size_t len,
+                        bool spaced, const char *path, const json_t *v, struct api_error *e)
+{
+    struct token_list ids = {0};
+    struct err why = {0};
+    struct str word = {0};
+    if (spaced)
+        str_addc(&word, ' ');
+    str_add(&word, text, len);
+    int failed = tokenizer_encode(m->tokenizer, str_text(&word), word.len, NULL, 0, 0, &ids, &why);
+    str_free(&word);
+    struct sluice_word *list = (struct sluice_word *)(uintptr_t)s->p.bad_words;
+    const struct sluice_word *plain = spaced ? &list[s->p.n_bad_words - 1] : NULL;
+    if (failed) {
+        api_from_err(e, path, &why);
+    } else if (ids.n == 0 || s->p.n_bad_words == API_MAX_BAD_WORDS) {
+        failed = api_bad_value(e, path, v,
+                               ids.n ? "bad_words makes more than %d sequences of tokens"
+                                     : "a bad word must be text (at most %d sequences)",
+                               API_MAX_BAD_WORDS);
+    } else if (!plain || ((int)ids.n == plain->n && ids.ids[0] != plain->ids[0])) {
+        list[s->p.n_bad_words++] = (struct sluice_word){ids.ids, (int)ids.n};
+        return 0;
+    }
+    token_list_free(&ids);
+    return failed;
+}
+
+/* bad_words: each as it is at the beginning of a text, and behind a space where that is another token. */
+static int read_bad_words(struct request_sampling *s, const struct api_model *m, const json_t *body,
+                          struct api_error *e)
+{
+    const json_t *words, *v;
+    int set = field_array(body, "bad_words", &words, e);
+    if (set <= 0)
+        return set;
+    s->p.bad_words = mem_zalloc(API_MAX_BAD_WORDS, sizeof *s->p.bad_words);
+    size_t i;
+    json_array_foreach(words, i, v)
+    {
+        char path[32];
+        snprintf(path, sizeof path, "bad_words.%zu", i);
+        if (!json_is_string(v))
+            return api_bad_type(e, path, v, "a string");
+        const char *text = json_string_value(v);
+        size_t len = json_string_length(v);
+        if (len > API_MAX_STOP_STRING_LEN)
+            return api_bad_value(e, path, v, "a bad word may be at most %d bytes long",
+                                 API_MAX_STOP_STRING_LEN);
+        while (len && *text == ' ')
+            text++, len--;
+        if (add_bad_word(s, m, text, len, false, path, v, e) ||
+            add_bad_word(s, m, text, len, true, path, v, e))
+            return -1;
+    }
+    return 0;
+}
+
 /* What would change the answer and is not served yet is refused, never silently ignored. */
 static int refuse_unserved(const json_t *body, struct api_error *e)
 {
-    static const char *const objects[] = {"structured_outputs", "logprob_token_ids", "repetition_detection"};
+    static const char *const objects[] = {"logprob_token_ids", "repetition_detection"};
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
         const json_t *v = json_object_get(body, objects[i]);
         if (v && !json_is_null(v))
             return api_bad_value(e, objects[i], v, "%s is not supported by this version of the server",
                                  objects[i]);
     }
-    const json_t *words = json_object_get(body, "bad_words");
-    if (words && !json_is_null(words) && !(json_is_array(words) && json_array_size(words) == 0))
-        return api_bad_value(e, "bad_words", words,
-                             "bad_words is not supported by this version of the server");
-    int64_t budget = -1;
-    if (field_int(body, "thinking_token_budget", &budget, e) < 0)
-        return -1;
-    if (budget != -1)
-        return api_bad_value(e, "thinking_token_budget", json_object_get(body, "thinking_token_budget"),
-                             "thinking_token_budget is not supported by this version of the server");
     bool beam = false;
     if (field_bool(body, "use_beam_search", &beam, e) < 0)
         return -1;
     if (beam)
         return api_bad_value(e, "use_beam_search", json_object_get(body, "use_beam_search"),
                              "beam search is not supported by this server");
-    const json_t *format;
-    int set = field_object(body, "response_format", &format, e);
-    if (set < 0)
-        return -1;
-    const json_t *type = set ? json_object_get(format, "type") : NULL;
-    if (set && !json_is_string(type))
-        return api_bad_type(e, "response_format.type", type, "a string");
-    if (set && strcmp(json_string_value(type), "text") != 0)
-        return api_bad_value(
-            e, "response_format", format,
-            "only response_format {\"type\": \"text\"} is supported by this version of the server");
     return 0;
 }
 
@@ -301,7 +339,7 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
     if (refuse_unserved(body, e) || read_floats(&s->p, &m->defaults, body, e) ||
         read_integers(&s->p, m, body, e) || read_lengths(s, m, kind, body, e) ||
         read_logprobs(s, m, kind, body, e) || read_bias(s, m->vocab, body, e) ||
-        read_stop_strings(s, body, e) || read_salt(&s->p, body, e))
+        read_stop_strings(s, body, e) || read_salt(&s->p, body, e) || read_bad_words(s, m, body, e))
         return -1;
     if (n > 1 && s->p.temperature == 0)
         return api_bad_value(
@@ -327,6 +365,9 @@ void request_sampling_free(struct request_sampling *s)
     free(s->bias);
     free(s->allowed);
     free(s->stop_ids);
+    for (int i = 0; i < s->p.n_bad_words; i++)
+        free((void *)(uintptr_t)s->p.bad_words[i].ids);
+    free((void *)(uintptr_t)s->p.bad_words);
     for (int i = 0; i < s->n_stops; i++)
         free(s->stops[i].text);
 }

@@ -122,6 +122,7 @@ fail:
 void served_model_free(struct served_model *m)
 {
     sluice_close(m->engine);
+    api_model_free(&m->api);
     chat_template_free(m->template);
     tokenizer_free(m->tokenizer);
     option_list_free(&m->names);

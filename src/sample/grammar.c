@@ -20,17 +20,14 @@ struct grammar *grammar_from_ebnf(const char *text, size_t len, struct err *e)
     return grammar_builder_finish(b, grammar_ebnf(b, text, len), e);
 }
 
-struct grammar *grammar_from_choice(const json_t *strings, struct err *e)
+grammar_node grammar_choice(struct grammar_builder *b, const json_t *strings)
 {
-    struct grammar_builder *b = grammar_builder_create();
     size_t n = json_array_size(strings);
-    grammar_node *ways = NULL, root = -1;
     if (!json_is_array(strings) || n == 0)
-        builder_fail(b, ERR_INVALID, "a choice must be an array of at least one string");
-    else if (n > GRAMMAR_MAX_NODES / 2)
-        builder_fail(b, ERR_INVALID, "a choice of more than %d strings", GRAMMAR_MAX_NODES / 2);
-    else
-        ways = mem_alloc(n * sizeof *ways);
+        return builder_fail(b, ERR_INVALID, "a choice must be an array of at least one string");
+    if (n > GRAMMAR_MAX_NODES / 2)
+        return builder_fail(b, ERR_INVALID, "a choice of more than %d strings", GRAMMAR_MAX_NODES / 2);
+    grammar_node *ways = mem_alloc(n * sizeof *ways), out = -1;
     for (size_t i = 0; i < n && !builder_failed(b); i++) {
         const json_t *s = json_array_get(strings, i);
         if (!json_is_string(s) || json_string_length(s) == 0)
@@ -39,9 +36,15 @@ struct grammar *grammar_from_choice(const json_t *strings, struct err *e)
             ways[i] = grammar_literal(b, json_string_value(s), json_string_length(s));
     }
     if (!builder_failed(b))
-        root = grammar_alt(b, ways, (int)n);
+        out = grammar_alt(b, ways, (int)n);
     free(ways);
-    return grammar_builder_finish(b, root, e);
+    return out;
+}
+
+struct grammar *grammar_from_choice(const json_t *strings, struct err *e)
+{
+    struct grammar_builder *b = grammar_builder_create();
+    return grammar_builder_finish(b, grammar_choice(b, strings), e);
 }
 
 void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes)

@@ -145,6 +145,7 @@ void grammar_define(struct grammar_builder *b, grammar_node rule, grammar_node b
 
 grammar_node grammar_regex(struct grammar_builder *b, const char *pattern, size_t len);
 grammar_node grammar_ebnf(struct grammar_builder *b, const char *text, size_t len);
+grammar_node grammar_choice(struct grammar_builder *b, const json_t *strings);
 grammar_node grammar_schema(struct grammar_builder *b, const json_t *schema,
                             const struct grammar_json_options *o);
 grammar_node grammar_json_object(struct grammar_builder *b, const struct grammar_json_options *o);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "sample/grammar.h"
 #include "sched/scheduler.h"
 
 struct sluice {
@@ -133,8 +134,18 @@ static int check_sampling(const struct sluice_sampling *p, int vocab, struct err
         check_number("max_tokens", p->max_tokens, 0, INT32_MAX, e) ||
         check_number("min_tokens", p->min_tokens, 0, INT32_MAX, e) ||
         check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, vocab, e) ||
-        check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed_ids, vocab, e))
+        check_ids("allowed_token_ids", p->allowed_ids, p->n_allowed_ids, vocab, e) ||
+        check_ids("thinking_end", p->thinking_end, p->n_thinking_end, vocab, e) ||
+        check_number("thinking_budget", p->thinking_budget, 0, INT32_MAX, e))
         return -1;
+    for (int i = 0; i < p->n_bad_words; i++)
+        if (check_number("bad_words", p->bad_words[i].n, 1, INT32_MAX, e) ||
+            check_ids("bad_words", p->bad_words[i].ids, p->bad_words[i].n, vocab, e))
+            return -1;
+    if (p->grammar && grammar_mask_words(p->grammar) != (vocab + 31) / 32)
+        return err_set(e, ERR_INVALID, "the grammar is not bound to a vocabulary of %d tokens", vocab);
+    if (p->n_thinking_end && !p->texts)
+        return err_set(e, ERR_INVALID, "thinking_end needs the texts of the tokens");
     for (int i = 0; i < p->n_borders; i++)
         if (check_number("borders", p->borders[i], 0, INT32_MAX, e))
             return -1;

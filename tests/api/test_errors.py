@@ -27,8 +27,8 @@ def check(server, path, body, status, param, kind=None):
     ({"stop": ""}, "stop"), ({"stop": list("abcde")}, "stop"), ({"stop_token_ids": [1024]}, "stop_token_ids"),
     ({"logit_bias": {"1024": 1}}, "logit_bias"), ({"allowed_token_ids": []}, "allowed_token_ids"),
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"), ({"stream_options": {}}, "stream_options"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"), ({"bad_words": ["x"]}, "bad_words"),
+    ({"response_format": {"type": "json"}}, "response_format.type"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"), ({"bad_words": [" "]}, "bad_words.0"),
 ])
 def test_bad_values(server, extra, param):
     check(server, "/v1/completions", {**TEXT, **extra}, 400, param, "BadRequestError")

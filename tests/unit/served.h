@@ -43,6 +43,7 @@ static inline void served_close(struct served *s)
 {
     sluice_close(&s->engine);
     assert_int_equal(s->engine.n_submitted, s->engine.n_freed);
+    api_model_free(&s->model);
     chat_template_free(s->template);
     tokenizer_free(s->tokenizer);
     model_file_close(s->file);
