@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/config_file.h"
+#include "cli/http_options.h"
 #include "cli/options.h"
 #include "cli/served_model.h"
 #include "http/server.h"
@@ -53,34 +55,6 @@ fail:
     return NULL;
 }
 
-/* Keys of the command line, else of the environment (comma-separated). */
-static void read_keys(struct option_list *keys, char **from_environment)
-{
-    const char *value = getenv("SLUICE_API_KEY");
-    if (!value || !*value)
-        value = getenv("VLLM_API_KEY");
-    if (keys->n || !value || !*value)
-        return;
-    *from_environment = mem_strdup(value);
-    char *rest = *from_environment, *key;
-    while ((key = strsep(&rest, ","))) {
-        if (!*key)
-            continue;
-        keys->values = mem_realloc(keys->values, (size_t)keys->n + 1, sizeof *keys->values);
-        keys->values[keys->n++] = key;
-    }
-}
-
-/* Seconds between the lines of throughput. */
-static double stats_interval(void)
-{
-    const char *value = getenv("SLUICE_LOG_STATS_INTERVAL");
-    if (!value)
-        value = getenv("VLLM_LOG_STATS_INTERVAL");
-    double seconds = value ? strtod(value, NULL) : 0;
-    return seconds >= 0.01 && seconds <= 86400 ? seconds : 10;
-}
-
 int cmd_serve(int argc, char **argv)
 {
     struct serve s = {0};
@@ -88,13 +62,18 @@ int cmd_serve(int argc, char **argv)
     struct server_options server;
     server_options_init(&server);
     struct sluice_options *engine = &s.model.engine_options;
-    struct option_list keys = {0};
-    char *environment_keys = NULL;
-    bool disable_log_stats = false, log_requests = false;
+    struct http_options http;
+    http_options_init(&http);
+    bool disable_log_stats = false;
     uint64_t max_body = server.max_body_bytes;
-    const char *policy = "fcfs";
+    const char *policy = "fcfs", *config = NULL;
     const struct option_spec options[] = {
         {.group = "Server"},
+        {.name = "config",
+         .text = &config,
+         .value = "FILE.yaml",
+         .help = "options from a file: keys are their names, and the command line wins"},
+        {.name = "model", .text = &s.model.path, .value = "MODEL", .help = "the same as the word MODEL"},
         {.name = "host",
          .text = &server.host,
          .initial = "all interfaces",
@@ -108,10 +87,12 @@ int cmd_serve(int argc, char **argv)
          .help = "TCP port; 0 = a free one"},
         {.name = "uds", .text = &server.uds, .value = "PATH", .help = "listen on a Unix socket instead"},
         {.name = "api-key",
-         .list = &keys,
+         .list = &http.keys,
          .initial = "SLUICE_API_KEY or VLLM_API_KEY",
          .value = "KEY",
          .help = "requests to /v1 must carry one of these keys (Authorization: Bearer KEY)"},
+        HTTP_OPTIONS(http, server),
+        {.group = "Answers"},
         ANSWER_OPTIONS(s.model),
         {.group = "Limits"},
         {.name = "max-body-bytes",
@@ -130,6 +111,7 @@ int cmd_serve(int argc, char **argv)
          .real = &server.keep_alive_seconds,
          .min = 0.1,
          .max = 86400,
+         .given = &http.keep_alive_given,
          .value = "S",
          .help = "seconds after which an idle connection is closed"},
         {.name = "shutdown-timeout",
@@ -147,8 +129,9 @@ int cmd_serve(int argc, char **argv)
          .help = "/health fails when a busy engine has ended no step for so long"},
         {.group = "Log"},
         {.name = "enable-log-requests",
-         .flag = &log_requests,
+         .flag = &server.log_requests,
          .help = "a line for each request, without its text"},
+        HTTP_LOG_OPTIONS(http, server),
         {.name = "disable-log-stats",
          .flag = &disable_log_stats,
          .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL)"},
@@ -190,6 +173,7 @@ int cmd_serve(int argc, char **argv)
          .help = "requests that may wait; more get 503 with Retry-After"},
         PREFIX_CACHE_OPTIONS(s.model),
         ENGINE_OPTIONS(*engine),
+        GONE_OPTIONS,
         {0},
     };
     const struct option_positional words[] = {
@@ -197,22 +181,23 @@ int cmd_serve(int argc, char **argv)
     const struct option_command command = {
         "serve", "Serves a model over HTTP with the OpenAI API. Stops with SIGTERM or Ctrl-C.", words,
         options};
-    int status = options_parse(&command, argc, argv);
+    struct err e = {0};
+    struct expanded words_of_both;
+    if (config_expand(argc, argv, &words_of_both, &e))
+        return options_usage_error(&command, "%s", e.msg);
+    int status = options_parse(&command, words_of_both.argc, words_of_both.argv);
+    if (status < 0)
+        status = http_options_finish(&http, &command, &server);
     if (status >= 0)
-        return status;
+        goto free_options;
     engine->priority_scheduling = strcmp(policy, "priority") == 0;
     /* all answers to a request wait at first: more than may wait would get "try again later" for ever */
     int *max_choices = &s.model.api.limits.max_choices;
     if (engine->max_queued > 0 && engine->max_queued < *max_choices)
         *max_choices = engine->max_queued;
-    read_keys(&keys, &environment_keys);
-    server.api_keys = keys.values;
-    server.n_api_keys = keys.n;
     server.max_body_bytes = max_body;
-    server.log_requests = log_requests;
-    server.stats_seconds = disable_log_stats ? 0 : stats_interval();
+    server.stats_seconds = disable_log_stats ? 0 : environment_number("LOG_STATS_INTERVAL", 0.01, 86400, 10);
 
-    struct err e = {0};
     pthread_t loader;
     status = EXIT_FAILED;
     s.server = server_create(&server, &e);
@@ -220,7 +205,7 @@ int cmd_serve(int argc, char **argv)
         fprintf(stderr, "sluice serve: %s\n", e.msg);
         goto done;
     }
-    if (!server.uds && (!server.host || !server.host[0]) && keys.n == 0)
+    if (!server.uds && (!server.host || !server.host[0]) && http.keys.n == 0)
         log_warn("listening on all interfaces without a key: --host 127.0.0.1 keeps it to this machine, "
                  "--api-key asks "
                  "for a key");
@@ -240,7 +225,8 @@ done:
     s.model.engine = NULL;
     server_free(s.server);
     served_model_free(&s.model);
-    option_list_free(&keys);
-    free(environment_keys);
+free_options:
+    http_options_free(&http);
+    expanded_free(&words_of_both);
     return status;
 }

@@ -301,6 +301,12 @@ static int parse_option(const struct option_command *c, int argc, char **argv, i
         return unknown_option(c, word, name);
     if (o->given)
         *o->given = true;
+    if (o->gone) {
+        if (o->value && !inline_value && *i + 1 < argc && can_be_value(argv[*i + 1]))
+            ++*i;
+        fprintf(stderr, "sluice %s: warning: --%s does nothing here: %s\n", c->name, o->name, o->gone);
+        return -1;
+    }
     if (o->flag) {
         if (inline_value)
             return options_usage_error(c, "--%s takes no value: write --%s or --no-%s", o->name, o->name,
@@ -459,7 +465,7 @@ void options_help(const struct option_command *c, const char *word)
     print_wrapped(c->summary, 0, 0);
 
     for (const struct option_spec *o = c->options; !is_end(o); o++) {
-        if (!o->name)
+        if (!o->name || o->gone)
             continue;
         left_column(o, &s);
         int width = columns(s.data, s.len);
@@ -484,6 +490,8 @@ void options_help(const struct option_command *c, const char *word)
             group_matches = word && contains(group, word);
             continue;
         }
+        if (o->gone)
+            continue;
         if (word && !group_matches && !contains(o->name, word) && !contains(o->help, word))
             continue;
         if (!group_printed) {

@@ -39,13 +39,15 @@ struct option_spec {
     const char *name;  /* "max-num-seqs": no leading dashes, words joined by '-' */
     const char *alias; /* "q" also accepts -q; NULL = none */
 
-    /* Exactly one of these is set: where the value goes, and so its kind. */
+    /* Exactly one of these is set: where the value goes, and so its kind. An option that is gone is still
+     * accepted, with a warning that says why it does nothing; it takes a value where `value` is set. */
     bool *flag;
     int *num;
     uint64_t *big; /* bytes, seeds; size_t is this type on every system we build for */
     double *real;
     const char **text; /* points into argv */
     struct option_list *list;
+    const char *gone;
 
     double min, max;     /* numbers, both ends included; both 0 = anything from 0 up */
     const char *auto_is; /* num: a word accepted for -1, such as "auto" (-1 is then allowed too) */

@@ -14,7 +14,8 @@
 
 /* While a request is answered its connection goes on reading, to see a hang-up; so much may arrive early. */
 #define MAX_PIPELINED ((size_t)64 << 10)
-#define MAX_LINE      256 /* of a chunk's size or a trailer */
+#define MAX_LINE      256                /* of a chunk's size or a trailer */
+#define MAX_COPIED    ((size_t)64 << 10) /* of a reply's body, to make one piece of it and its head */
 
 enum conn_state {
     CONN_HEAD,    /* waiting for a request, or inside its head */
@@ -48,6 +49,8 @@ struct http {
     struct event_base *base;
     struct http_limits limits;
     struct http_handlers handlers;
+    struct tls *tls;    /* NULL = none */
+    struct str scratch; /* what is written next */
     struct conn *conns;
     struct conn *idle_first, *idle_last;
     int n_conns;
@@ -122,6 +125,8 @@ static void conn_close(struct conn *c)
     if (c->next)
         c->next->prev = c->prev;
     h->n_conns--;
+    if (h->tls)
+        tls_say_goodbye(c->bev);
     bufferevent_free(c->bev);
     free(c);
 }
@@ -175,6 +180,8 @@ static void on_write(struct bufferevent *bev, void *arg)
         conn_close(c);
         return;
     }
+    if (c->http->tls)
+        tls_say_goodbye(bev);
     shutdown(bufferevent_getfd(bev), SHUT_WR);
     c->state = CONN_LINGER;
     c->since = clock_now();
@@ -186,6 +193,8 @@ static void on_write(struct bufferevent *bev, void *arg)
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct conn *c = arg;
+    if (what & BEV_EVENT_CONNECTED) /* TLS: the handshake is done */
+        return;
     bool clean_eof = (what & BEV_EVENT_EOF) && !(what & BEV_EVENT_ERROR);
     bool answered = c->state == CONN_HEAD || c->state == CONN_FLUSH;
     if (clean_eof && answered && evbuffer_get_length(bufferevent_get_output(bev)) > 0) {
@@ -204,10 +213,11 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 }
 
 struct http *http_create(struct event_base *base, const struct http_limits *l,
-                         const struct http_handlers *handlers)
+                         const struct http_handlers *handlers, struct tls *tls)
 {
     struct http *h = mem_zalloc(1, sizeof *h);
     h->base = base;
+    h->tls = tls;
     h->limits = *l;
     h->handlers = *handlers;
     return h;
@@ -221,6 +231,7 @@ void http_free(struct http *h)
         next = c->next;
         conn_lost(c);
     }
+    str_free(&h->scratch);
     free(h);
 }
 
@@ -253,7 +264,7 @@ void http_accept(struct http *h, evutil_socket_t fd)
             static const char busy[] =
                 "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
                 "Content-Length: 0\r\n\r\n";
-            if (send(fd, busy, sizeof busy - 1, MSG_NOSIGNAL) < 0) {
+            if (!h->tls && send(fd, busy, sizeof busy - 1, MSG_NOSIGNAL) < 0) {
                 /* nothing is lost: it is closed either way */
             }
             evutil_closesocket(fd);
@@ -265,7 +276,8 @@ void http_accept(struct http *h, evutil_socket_t fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails harmlessly on a Unix socket */
     struct conn *c = mem_zalloc(1, sizeof *c);
     c->http = h;
-    c->bev = bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    c->bev =
+        h->tls ? tls_accept(h->tls, h->base, fd) : bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!c->bev) {
         evutil_closesocket(fd);
         free(c);
@@ -516,6 +528,22 @@ static const char *reason(int status)
     }
 }
 
+/* Adds to the output what is in scratch and then `body`. In one piece where that is cheap: under TLS each
+ * piece that finds the output empty becomes a record, and a packet, of its own. */
+static void flush(struct conn *c, const char *body, size_t len)
+{
+    struct str *s = &c->http->scratch;
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    if (len <= MAX_COPIED) {
+        str_add(s, body, len);
+        len = 0;
+    }
+    evbuffer_add(out, str_text(s), s->len);
+    if (len > 0)
+        evbuffer_add(out, body, len);
+    str_clear(s);
+}
+
 static void write_head(struct conn *c, int status, const char *content_type, const char *headers)
 {
     char date[64];
@@ -523,17 +551,17 @@ static void write_head(struct conn *c, int status, const char *content_type, con
     c->x.status = status;
     if (c->http->draining || c->body_unread)
         c->x.head.keep_alive = false;
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: sluice\r\n", status, reason(status),
-                        date);
+    struct str *s = &c->http->scratch;
+    str_addf(s, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: sluice\r\n", status, reason(status), date);
     if (content_type)
-        evbuffer_add_printf(out, "Content-Type: %s\r\n", content_type);
+        str_addf(s, "Content-Type: %s\r\n", content_type);
     if (headers)
-        evbuffer_add(out, headers, strlen(headers));
+        str_adds(s, headers);
+    c->http->handlers.headers(c->http->handlers.arg, &c->x, s);
     if (!c->x.head.keep_alive)
-        evbuffer_add_printf(out, "Connection: close\r\n");
+        str_adds(s, "Connection: close\r\n");
     else if (c->x.head.is_http10)
-        evbuffer_add_printf(out, "Connection: keep-alive\r\n");
+        str_adds(s, "Connection: keep-alive\r\n");
 }
 
 void http_reply(struct http_exchange *x, int status, const char *content_type, const char *headers,
@@ -541,10 +569,9 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, c
 {
     struct conn *c = (struct conn *)x;
     write_head(c, status, content_type, headers);
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    evbuffer_add_printf(out, "Content-Length: %zu\r\n\r\n", len);
-    if (!(x->head.method && strcmp(x->head.method, "HEAD") == 0))
-        evbuffer_add(out, body, len);
+    str_addf(&c->http->scratch, "Content-Length: %zu\r\n\r\n", len);
+    bool head_only = x->head.method && strcmp(x->head.method, "HEAD") == 0;
+    flush(c, body, head_only ? 0 : len);
     reply_done(c);
 }
 
@@ -554,29 +581,27 @@ void http_stream_begin(struct http_exchange *x, const char *content_type, const 
     if (x->head.is_http10)
         x->head.keep_alive = false; /* it knows no chunks: the end is the connection's */
     write_head(c, 200, content_type, headers);
-    evbuffer_add_printf(bufferevent_get_output(c->bev), "%s\r\n",
-                        x->head.is_http10 ? "" : "Transfer-Encoding: chunked\r\n");
+    str_adds(&c->http->scratch, x->head.is_http10 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
+    flush(c, "", 0);
     c->state = CONN_STREAM;
 }
 
 void http_stream_add(struct http_exchange *x, const char *bytes, size_t len)
 {
     struct conn *c = (struct conn *)x;
-    struct evbuffer *out = bufferevent_get_output(c->bev);
     if (len == 0)
         return;
     if (!x->head.is_http10)
-        evbuffer_add_printf(out, "%zx\r\n", len);
-    evbuffer_add(out, bytes, len);
-    if (!x->head.is_http10)
-        evbuffer_add(out, "\r\n", 2);
+        str_addf(&c->http->scratch, "%zx\r\n", len);
+    str_add(&c->http->scratch, bytes, len);
+    flush(c, "\r\n", x->head.is_http10 ? 0 : 2);
 }
 
 void http_stream_end(struct http_exchange *x)
 {
     struct conn *c = (struct conn *)x;
     if (!x->head.is_http10)
-        evbuffer_add(bufferevent_get_output(c->bev), "0\r\n\r\n", 5);
+        flush(c, "0\r\n\r\n", 5);
     reply_done(c);
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/str.h"
 #include "http/head.h"
+#include "http/tls.h"
 
 struct http;          /* the connections of one server */
 struct http_exchange; /* one request and its reply */
@@ -48,9 +49,13 @@ struct http_handlers {
     void (*request)(void *arg, struct http_exchange *x);
     /* A malformed request was refused with `status`: appends the body that explains it. */
     void (*refusal)(void *arg, int status, const char *why, struct str *out);
+    /* Appends header lines that this reply has besides its own (CORS). */
+    void (*headers)(void *arg, const struct http_exchange *x, struct str *out);
 };
 
-struct http *http_create(struct event_base *base, const struct http_limits *l, const struct http_handlers *h);
+/* `tls` (NULL = none) is borrowed. */
+struct http *http_create(struct event_base *base, const struct http_limits *l, const struct http_handlers *h,
+                         struct tls *tls);
 void http_free(struct http *h);                       /* closes all connections */
 void http_accept(struct http *h, evutil_socket_t fd); /* takes over a new, non-blocking socket */
 /* From now on every reply closes its connection, and idle ones are closed. */

@@ -23,6 +23,7 @@ struct server {
     int n_listeners;
     char url[256];
     int port;
+    struct tls *tls; /* NULL = none */
     struct http *http;
     struct workers *workers;
     struct task *tasks; /* all requests with a body that are not answered */
@@ -71,6 +72,7 @@ struct task {
 void routes_begin(void *arg, struct http_exchange *x);
 void routes_request(void *arg, struct http_exchange *x);
 void routes_refusal(void *arg, int status, const char *why, struct str *out);
+void routes_headers(void *arg, const struct http_exchange *x, struct str *out);
 /* Replies with a JSON body, counts it, and logs it. `t` may be NULL. */
 void reply_json(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,
                 int status, const char *headers, const struct str *body);

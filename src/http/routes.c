@@ -14,7 +14,7 @@
 #include "http/auth.h"
 #include "http/internal.h"
 
-enum { GET = 1, POST = 2 };
+enum { GET = 1, POST = 2, HEAD = 4 };
 
 struct route {
     const char *path;
@@ -90,6 +90,21 @@ void routes_refusal(void *arg, int status, const char *why, struct str *out)
     api_error_write(&e, out);
 }
 
+void routes_headers(void *arg, const struct http_exchange *x, struct str *out)
+{
+    const struct server *s = arg;
+    cors_reply_headers(&s->options.cors, &x->head, out);
+}
+
+static void reply_preflight(struct server *s, struct http_exchange *x)
+{
+    struct str headers = {0}, text = {0};
+    int status = cors_preflight(&s->options.cors, &x->head, &headers, &text);
+    http_reply(x, status, "text/plain; charset=utf-8", str_text(&headers), str_text(&text), text.len);
+    str_free(&headers);
+    str_free(&text);
+}
+
 /* --- answered at once ---------------------------------------------------------------------------- */
 
 static void unavailable(struct server *s, const struct route *r, struct http_exchange *x, const char *why)
@@ -136,7 +151,7 @@ static void version(struct server *s, const struct route *r, struct http_exchang
 static void load(struct server *s, const struct route *r, struct http_exchange *x)
 {
     struct str body = {0};
-    str_addf(&body, "{\"server_load\":%d}", s->n_tasks);
+    str_addf(&body, "{\"server_load\":%d}", s->options.load_tracking ? s->n_tasks : 0);
     reply_json(s, x, r, NULL, 200, NULL, &body);
     str_free(&body);
 }
@@ -232,11 +247,11 @@ static const struct route routes[] = {
     {"/v1/models/", .pattern = "/v1/models/{id}", .methods = GET, .needs_model = true, .now = model},
     {"/tokenize", .methods = POST, .needs_model = true, .work = tokenize},
     {"/detokenize", .methods = POST, .needs_model = true, .work = detokenize},
-    {"/health", .methods = GET, .quiet = true, .now = health},
-    {"/ping", .methods = GET | POST, .quiet = true, .now = health},
-    {"/version", .methods = GET, .quiet = true, .now = version},
-    {"/load", .methods = GET, .quiet = true, .now = load},
-    {"/metrics", .methods = GET, .quiet = true, .needs_model = true, .now = metrics},
+    {"/health", .methods = GET | HEAD, .quiet = true, .now = health},
+    {"/ping", .methods = GET | HEAD | POST, .quiet = true, .now = health},
+    {"/version", .methods = GET | HEAD, .quiet = true, .now = version},
+    {"/load", .methods = GET | HEAD, .quiet = true, .now = load},
+    {"/metrics", .methods = GET | HEAD, .quiet = true, .needs_model = true, .now = metrics},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 _Static_assert(N_ROUTES <= METRICS_ROUTES, "one counter a route");
@@ -265,6 +280,17 @@ void count_reply(struct server *s, const struct route *r, const struct http_exch
         s->metrics.http[r - routes][x->head.method[0] == 'P'][status / 100]++;
 }
 
+/* A proxy may leave its prefix on the path (--root-path): taken off, where it is there. */
+static void strip_root(const struct server *s, struct http_head *h)
+{
+    const char *root = s->options.root_path ? s->options.root_path : "";
+    size_t n = strlen(root);
+    while (n > 0 && root[n - 1] == '/')
+        n--;
+    if (n > 0 && strncmp(h->path, root, n) == 0 && h->path[n] == '/')
+        h->path += n;
+}
+
 static bool is_json(const char *content_type)
 {
     if (!content_type || strncasecmp(content_type, "application/json", 16) != 0)
@@ -278,6 +304,11 @@ void routes_begin(void *arg, struct http_exchange *x)
     struct api_error e;
     const char *method = x->head.method;
     x->arrived = clock_now();
+    if (cors_is_preflight(&s->options.cors, &x->head)) {
+        reply_preflight(s, x);
+        return;
+    }
+    strip_root(s, &x->head);
     if (auth_guards(x->head.path) && strcmp(method, "OPTIONS") != 0 &&
         !auth_allows(http_head_get(&x->head, "Authorization"), s->options.api_keys, s->options.n_api_keys)) {
         api_fail(&e, 401, "AuthenticationError", NULL,
@@ -290,12 +321,15 @@ void routes_begin(void *arg, struct http_exchange *x)
         reply_detail(s, x, 404, NULL, "Not Found");
         return;
     }
-    bool get = strcmp(method, "GET") == 0 && (r->methods & GET),
-         post = strcmp(method, "POST") == 0 && (r->methods & POST);
-    if (!get && !post) {
-        const char *allow = r->methods == GET    ? "Allow: GET\r\n"
-                            : r->methods == POST ? "Allow: POST\r\n"
-                                                 : "Allow: GET, POST\r\n";
+    int bit = strcmp(method, "GET") == 0    ? GET
+              : strcmp(method, "POST") == 0 ? POST
+              : strcmp(method, "HEAD") == 0 ? HEAD
+                                            : 0;
+    if (!(r->methods & bit)) {
+        char allow[64];
+        snprintf(allow, sizeof allow, "Allow: %s%s%s%s\r\n", r->methods & GET ? "GET" : "",
+                 r->methods & HEAD ? ", HEAD" : "", (r->methods & (GET | POST)) == (GET | POST) ? ", " : "",
+                 r->methods & POST ? "POST" : "");
         reply_detail(s, x, 405, allow, "Method Not Allowed");
         return;
     }

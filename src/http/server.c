@@ -252,8 +252,8 @@ static int listen_tcp(struct server *s, struct err *e)
     if (s->n_listeners == 0 || why == EADDRINUSE)
         return bind_error(s, why, e);
     const char *shown = host ? host : "0.0.0.0";
-    snprintf(s->url, sizeof s->url, strchr(shown, ':') ? "http://[%.200s]:%d" : "http://%.200s:%d", shown,
-             s->port);
+    snprintf(s->url, sizeof s->url, strchr(shown, ':') ? "%s://[%.200s]:%d" : "%s://%.200s:%d",
+             s->options.tls.cert_file ? "https" : "http", shown, s->port);
     return 0;
 }
 
@@ -401,8 +401,10 @@ struct server *server_create(const struct server_options *o, struct err *e)
         limits.max_bodies = limits.max_body;
     limits.idle_seconds = o->keep_alive_seconds;
     limits.max_connections = connection_limit(o->max_connections);
-    const struct http_handlers handlers = {s, routes_begin, routes_request, routes_refusal};
-    s->http = http_create(s->base, &limits, &handlers);
+    if (o->tls.cert_file && !(s->tls = tls_create(&o->tls, e)))
+        goto fail;
+    const struct http_handlers handlers = {s, routes_begin, routes_request, routes_refusal, routes_headers};
+    s->http = http_create(s->base, &limits, &handlers, s->tls);
     if (o->uds ? listen_unix(s, e) : listen_tcp(s, e))
         goto fail;
     s->workers = workers_create(N_WORKERS, wake, s, e);
@@ -439,6 +441,7 @@ void server_free(struct server *s)
         return;
     close_listeners(s);
     http_free(s->http);
+    tls_free(s->tls);
     if (s->workers)
         workers_stop(s->workers);
     workers_free(s->workers);

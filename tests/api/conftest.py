@@ -30,8 +30,8 @@ class Server:
             self.process = subprocess.Popen(
                 [BINARY, "serve", str(model), "--host", "127.0.0.1", "--port", "0", *map(str, args)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **(env or {})})
-        self.port = int(self.wait_for_log(r"listening at http://127\.0\.0\.1:(\d+)").group(1))
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port = int(self.wait_for_log(r"listening at https?://127\.0\.0\.1:(\d+)").group(1))
+        self.url = f"{'https' if 'at https:' in self.log() else 'http'}://127.0.0.1:{self.port}"
         if wait:
             self.wait_for_log("Application startup complete")
 
