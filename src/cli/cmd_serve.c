@@ -134,7 +134,8 @@ int cmd_serve(int argc, char **argv)
         HTTP_LOG_OPTIONS(http, server),
         {.name = "disable-log-stats",
          .flag = &disable_log_stats,
-         .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL)"},
+         .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL), and no series of "
+                 "the engine and its requests in /metrics"},
         {.name = "measure-limits",
          .flag = &s.measure_limits,
          .help = "measure the memory's read bandwidth at the start (a second), so that the throughput lines "
@@ -172,6 +173,7 @@ int cmd_serve(int argc, char **argv)
          .value = "N",
          .help = "requests that may wait; more get 503 with Retry-After"},
         PREFIX_CACHE_OPTIONS(s.model),
+        DISK_CACHE_OPTIONS(*engine),
         ENGINE_OPTIONS(*engine),
         GONE_OPTIONS,
         {0},
@@ -196,6 +198,7 @@ int cmd_serve(int argc, char **argv)
     if (engine->max_queued > 0 && engine->max_queued < *max_choices)
         *max_choices = engine->max_queued;
     server.max_body_bytes = max_body;
+    server.no_engine_metrics = disable_log_stats;
     server.stats_seconds = disable_log_stats ? 0 : environment_number("LOG_STATS_INTERVAL", 0.01, 86400, 10);
 
     pthread_t loader;

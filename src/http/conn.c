@@ -114,6 +114,8 @@ static void drop_exchange(struct conn *c)
     c->x.user = NULL;
     c->x.gone = NULL;
     c->x.status = 0;
+    c->x.arrived = 0;
+    c->x.body_bytes = c->x.sent_bytes = 0;
 }
 
 static void conn_close(struct conn *c)

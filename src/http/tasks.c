@@ -70,7 +70,7 @@ void task_start(struct server *s, const struct route *r, struct http_exchange *x
     t->route = r;
     t->x = x;
     t->model = s->model;
-    t->body_len = x->body.len;
+    t->body_len = x->body_bytes = x->body.len;
     t->body = str_take(&x->body);
     t->arrived = x->arrived;
     name_task(t, x);
@@ -153,8 +153,10 @@ static void advance(struct server *s, struct task *t)
     struct http_exchange *x = t->x;
     struct str out = {0};
     bool done = generation_advance(g, &observer, &out);
-    if (g->request->stream)
+    if (g->request->stream) {
+        x->sent_bytes += out.len;
         http_stream_add(x, str_text(&out), out.len);
+    }
     if (done) {
         record(s, t);
         x->gone = NULL;

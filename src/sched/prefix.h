@@ -36,6 +36,7 @@ struct prefix_cache {
     struct snapshot *snapshots; /* [n_snapshots] */
     int n_snapshots;
     uint64_t clock;
+    int n_fetching;          /* requests whose prefix is being read from disk */
     struct offload *offload; /* where things go that are given up (sched/prefix_disk.h); NULL = nowhere */
     uint64_t (*keys)[2];     /* [n_blocks] of cached blocks: what they are called there; NULL without */
 };

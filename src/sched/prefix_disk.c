@@ -131,6 +131,7 @@ static bool fetch(struct prefix_cache *c, struct sluice_request *r, const struct
     if (!offload_fetch(c->offload, &f))
         return false;
     touch(c, r, m);
+    c->n_fetching++;
     return true;
 }
 
@@ -206,6 +207,7 @@ void prefix_collect(struct prefix_cache *c)
     bool failed;
     for (struct sluice_request *r; (r = offload_finished(c->offload, &failed));) {
         r->disk = failed && r->disk_tries < MOST_TRIES ? DISK_UNASKED : DISK_DONE;
+        c->n_fetching--;
         request_unref(r);
     }
 }
