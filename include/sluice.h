@@ -39,7 +39,13 @@ struct sluice_options {
     double memory_utilization; /* share of RAM (or the cgroup's limit) for everything; 0 = 0.9 */
     const char *kv_dtype; /* "auto" (= NULL: float16), "bfloat16", "float16", "float32", "int8_per_token_head"
                              (8 bits and a scale a row); or bf16, fp16, fp32, int8 */
-    bool no_prefix_cache; /* compute every prompt whole */
+    const char *state_dtype,
+        *conv_dtype;   /* of recurrent states and of what convolutions remember: "auto" (= NULL:
+                          float32), "float32", "bfloat16" (rounded after every token) */
+    const char *dtype; /* "auto" (= NULL), or the type that the model's matrices have, or "float32": then auto
+                          for keys and values is the same. Weights are never converted */
+    int num_kv_blocks; /* exactly so many blocks in the pool, before kv_cache_bytes; 0 = as they say */
+    bool no_prefix_cache;     /* compute every prompt whole */
     size_t state_cache_bytes; /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
                                  after the weights */
     size_t swap_bytes;        /* host memory where preempted requests may leave what was computed, when that
@@ -57,7 +63,12 @@ struct sluice_options {
 /* What the memory plan decided, in bytes unless said. */
 struct sluice_plan {
     size_t weights, kv_pool, state, state_cache, scratch, logits, swap, offload, total, available;
+    size_t bookkeeping; /* what is remembered of the pool's blocks, beside them */
     size_t kv_bytes_per_token, state_bytes_per_seq;
+    size_t kv_bytes_per_token_8bit;                  /* as it would be with int8_per_token_head */
+    const char *kv_dtype, *state_dtype, *conv_dtype; /* as options name them; NULL without recurrent state */
+    double memory_utilization;                       /* that was granted */
+    bool prefix_cache;
     int offload_blocks; /* staging slots for blocks on their way to disk; `offload` has all staging memory */
     int kv_blocks, block_size, state_snapshots, max_model_len, max_num_seqs, max_num_batched_tokens, threads;
 };
@@ -172,6 +183,8 @@ struct sluice_progress {
     int disk_tokens;           /* … of which so many were brought in from disk */
     double arrived, scheduled, first_token, last_token; /* clock_now() times; 0 = not yet */
     int preemptions;
+    uint64_t steps, weight_bytes; /* steps it was part of, and its share of the weights that these streamed:
+                                     each step's by the requests in it */
 };
 void sluice_request_progress(const struct sluice_request *r, struct sluice_progress *out);
 /* [n_tokens] ids; the pointer is stable, entries once published never change. */
@@ -197,6 +210,7 @@ int sluice_start(struct sluice *s, void (*notify)(void *arg), void *arg, struct 
 
 struct sluice_stats {
     int running, waiting;          /* requests */
+    int waiting_for_disk;          /* of the latter, those whose prefix is being read (kv_offload_dir) */
     int kv_blocks_used, kv_blocks; /* the pool */
     uint64_t steps;
     uint64_t prompt_tokens, generation_tokens; /* since start; a prompt counts when all of it is there */

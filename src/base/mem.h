@@ -18,10 +18,16 @@ void *mem_try_alloc(size_t count, size_t size);        /* zeroed; NULL on overfl
 void *mem_map(size_t bytes);
 void mem_unmap(void *p, size_t bytes);
 
-/* Bytes of memory this process may use: the smaller of RAM and the cgroup's limit. */
+/* Bytes of memory this process may use: the smaller of RAM and the limits of its cgroup and of those around
+ * it. */
 size_t mem_total(void);
-/* Bytes that could be had now without swapping (the kernel's MemAvailable); SIZE_MAX if it does not say. */
+/* Bytes that could be had now without swapping: the kernel's MemAvailable, or what the cgroups' limits leave;
+ * SIZE_MAX if nobody says. */
 size_t mem_available(void);
+/* What the process's own cgroup and those around it say (v1 and v2, by /proc/self/cgroup): the lowest limit,
+ * and the least that a limit leaves beside what is in use, page cache not counted. SIZE_MAX where there is
+ * none. `root` goes before every path: "" but in tests. */
+void mem_cgroup(const char *root, size_t *limit, size_t *left);
 /* Resident set size of this process in bytes. */
 size_t mem_resident(void);
 

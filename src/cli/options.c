@@ -179,13 +179,20 @@ static bool parse_magnitude(const char *text, uint64_t *out)
     }
     uint64_t factor = suffix_factor(*end);
     bool decimal = part_scale > 1;
-    if (factor)
-        end++;
-    else
+    bool unit = false; /* "GB", "GiB": says itself what the letter may leave open */
+    if (factor) {
+        bool binary = end[1] == 'i' && end[2] == 'B';
+        unit = binary || end[1] == 'B';
+        if (unit)
+            factor =
+                suffix_factor((char)(binary ? toupper((unsigned char)*end) : tolower((unsigned char)*end)));
+        end += binary ? 3 : unit ? 2 : 1;
+    } else {
         factor = 1;
-    if (*end || (decimal && factor % 1000 != 0)) /* "1.5" and "1.5K" are not whole by intent */
+    }
+    if (*end || (decimal && !unit && factor % 1000 != 0)) /* "1.5" and "1.5K" are not whole by intent */
         return false;
-    /* part < 10^7 and factor <= 10^12 here, so the product fits. */
+    /* part < 10^7 and factor <= 2^40 here, so the product fits. */
     if (part * factor % part_scale != 0 || __builtin_mul_overflow(whole, factor, &whole) ||
         __builtin_add_overflow(whole, part * factor / part_scale, &whole))
         return false;

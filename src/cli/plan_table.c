@@ -39,11 +39,12 @@ void plan_table_print(FILE *out, const struct sluice_plan *p, const struct sluic
     fprintf(out, "  %-12s%16s\n", "memory", "bytes");
     print_row(out, "weights", p->weights, "%.2f bits a weight",
               8 * (double)p->weights / (double)info->n_params);
-    print_row(out, "KV pool", p->kv_pool, "%d blocks of %d tokens, %lld tokens in all", p->kv_blocks,
-              p->block_size, (long long)p->kv_blocks * p->block_size);
+    print_row(out, "KV pool", p->kv_pool, "%s, %d blocks of %d tokens, %lld tokens in all", p->kv_dtype,
+              p->kv_blocks, p->block_size, (long long)p->kv_blocks * p->block_size);
+    print_row(out, "bookkeeping", p->bookkeeping, "what the scheduler remembers of the pool");
     if (p->state_bytes_per_seq)
-        print_row(out, "state slots", p->state, "recurrent states of %d request%s", p->max_num_seqs,
-                  p->max_num_seqs == 1 ? "" : "s");
+        print_row(out, "state slots", p->state, "recurrent states of %d request%s, %s (convolutions %s)",
+                  p->max_num_seqs, p->max_num_seqs == 1 ? "" : "s", p->state_dtype, p->conv_dtype);
     if (p->state_snapshots)
         print_row(out, "state cache", p->state_cache, "%d kept states of prefixes", p->state_snapshots);
     print_row(out, "scratch", p->scratch, "a step of up to %d tokens", p->max_num_batched_tokens);
@@ -60,4 +61,10 @@ void plan_table_print(FILE *out, const struct sluice_plan *p, const struct sluic
     fprintf(out, " bytes (%d at once), one more token of it ", p->max_num_seqs);
     print_bytes(out, p->kv_bytes_per_token, 0);
     fprintf(out, " (up to %d)\n", p->max_model_len);
+    if (p->kv_bytes_per_token_8bit < p->kv_bytes_per_token) {
+        fputs("  --kv-cache-dtype int8_per_token_head: a token takes ", out);
+        print_bytes(out, p->kv_bytes_per_token_8bit, 0);
+        fprintf(out, " bytes, and the same pool holds %.2f x the tokens\n",
+                (double)p->kv_bytes_per_token / (double)p->kv_bytes_per_token_8bit);
+    }
 }

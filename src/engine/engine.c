@@ -21,18 +21,19 @@ struct engine {
     struct sluice_info info;
     struct kv_cache kv;
     size_t kv_bytes, state_bytes, logits_bytes;
-    float *state;               /* back end [max_num_seqs, state_floats] or NULL */
+    void *state;                /* back end [max_num_seqs, state_bytes] or NULL */
     float *logits;              /* back end [max_logits, vocab] */
+    char *swap, *bounce;        /* host: [swap_pages] pages, and one for copies from block to block */
     struct row_worker *workers; /* [n_workers] one a thread */
     int n_workers;
 };
 
-static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
+static int allocate(struct engine *en, const struct dtypes *types, struct err *e)
 {
     const struct model_config *c = model_config(en->m);
     const struct sluice_plan *p = &en->plan;
     int rows = plan_max_logits(p);
-    en->kv = (struct kv_cache){.dtype = kv_dtype,
+    en->kv = (struct kv_cache){.dtype = types->kv,
                                .n_layers = c->n_kv_layers,
                                .n_blocks = p->kv_blocks,
                                .block_size = p->block_size,
@@ -47,6 +48,11 @@ static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
     en->state_bytes = p->state + p->state_cache;
     if (en->state_bytes && !(en->state = en->b->ops->alloc(en->b, en->state_bytes, e)))
         return -1;
+    en->bounce = mem_try_alloc(1, engine_block_bytes(en));
+    en->swap = p->swap ? mem_map(p->swap) : NULL;
+    if (!en->bounce || (p->swap && !en->swap))
+        return err_set(e, ERR_NO_MEMORY, "the system refused %zu bytes of swap space (--swap-space)",
+                       p->swap);
     en->n_workers = en->b->ops->threads(en->b);
     en->workers = mem_zalloc((size_t)en->n_workers, sizeof *en->workers);
     for (int i = 0; i < en->n_workers; i++) {
@@ -56,15 +62,21 @@ static int allocate(struct engine *en, enum dtype kv_dtype, struct err *e)
     return model_reserve(en->m, p->max_num_batched_tokens, rows, e);
 }
 
+static unsigned model_flags(const struct sluice_options *o, const struct dtypes *types)
+{
+    return (o->mtp ? MODEL_MTP : 0) | (types->state == DT_BF16 ? MODEL_STATE_BF16 : 0) |
+           (types->conv == DT_BF16 ? MODEL_CONV_BF16 : 0);
+}
+
 /* All but memory: the back end, the model as the file describes it, the plan. NULL and *e on failure. */
 static struct engine *prepare(const struct model_file *file, const struct sluice_options *o,
-                              enum dtype *kv_dtype, struct err *e)
+                              struct dtypes *types, struct err *e)
 {
     struct engine *en = mem_zalloc(1, sizeof *en);
     int threads = o->threads ? o->threads : pool_cpu_count();
-    if (!(en->b = backend_cpu(o->cpu_level, threads, e)) ||
-        !(en->m = model_open(file, en->b, o->mtp ? MODEL_MTP : 0, e)) ||
-        plan_make(en->m, o, threads, &en->plan, kv_dtype, e)) {
+    if (!(en->b = backend_cpu(o->cpu_level, threads, e)) || dtypes_choose(file, o, types, e) ||
+        !(en->m = model_open(file, en->b, model_flags(o, types), e)) ||
+        plan_make(en->m, o, types, threads, &en->plan, e)) {
         engine_free(en);
         return NULL;
     }
@@ -80,11 +92,11 @@ static struct engine *prepare(const struct model_file *file, const struct sluice
 
 struct engine *engine_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
 {
-    enum dtype kv_dtype = DT_F16;
-    struct engine *en = prepare(file, o, &kv_dtype, e);
+    struct dtypes types;
+    struct engine *en = prepare(file, o, &types, e);
     if (!en)
         return NULL;
-    if (model_load(en->m, o->progress, o->progress_arg, e) || allocate(en, kv_dtype, e)) {
+    if (model_load(en->m, o->progress, o->progress_arg, e) || allocate(en, &types, e)) {
         engine_free(en);
         return NULL;
     }
@@ -94,8 +106,8 @@ struct engine *engine_open(const struct model_file *file, const struct sluice_op
 int engine_plan_only(const struct model_file *file, const struct sluice_options *o, struct sluice_plan *plan,
                      struct sluice_info *info, struct err *e)
 {
-    enum dtype kv_dtype;
-    struct engine *en = prepare(file, o, &kv_dtype, e);
+    struct dtypes types;
+    struct engine *en = prepare(file, o, &types, e);
     if (!en)
         return -1;
     *plan = en->plan;
@@ -113,6 +125,8 @@ void engine_free(struct engine *en)
         en->b->ops->release(en->b, en->logits, en->logits_bytes);
         en->b->ops->release(en->b, en->state, en->state_bytes);
     }
+    mem_unmap(en->swap, en->plan.swap);
+    free(en->bounce);
     for (int i = 0; i < en->n_workers; i++) {
         sample_scratch_free(&en->workers[i].scratch);
         free(en->workers[i].row);
@@ -124,9 +138,9 @@ void engine_free(struct engine *en)
     free(en);
 }
 
-/* One row of logits: log-probabilities are raw, so they are taken before the sampler bends the row; but which
- * token they are for may only be known after, so the row is read twice from the back end. */
-static void finish_row(struct engine *en, struct row_worker *w, int row, struct row_job *job)
+/* One job on one row of logits: log-probabilities are raw, so they are taken before the sampler bends the
+ * row; but which token they are for may only be known after, so the row is read twice from the back end. */
+static void finish_job(struct engine *en, struct row_worker *w, int row, struct row_job *job)
 {
     int vocab = en->info.vocab;
     size_t bytes = (size_t)vocab * sizeof(float);
@@ -152,7 +166,8 @@ static void finish_rows(void *arg, int64_t begin, int64_t end, int thread)
 {
     struct rows_job *j = arg;
     for (int64_t i = begin; i < end; i++)
-        finish_row(j->en, &j->en->workers[thread], (int)i, &j->rows[i]);
+        for (struct row_job *job = &j->rows[i]; job; job = job->next)
+            finish_job(j->en, &j->en->workers[thread], (int)i, job);
 }
 
 void engine_step(struct engine *en, const struct batch *batch, struct row_job *rows,
@@ -175,6 +190,39 @@ void engine_step(struct engine *en, const struct batch *batch, struct row_job *r
     double end = clock_now();
     ledger->seconds += end - start;
     ledger->sampling_seconds += end - sampling;
+}
+
+size_t engine_block_bytes(const struct engine *en)
+{
+    return en->plan.kv_bytes_per_token * (size_t)en->plan.block_size;
+}
+
+void engine_move(void *engine, enum move what, int32_t from, int32_t to, int part)
+{
+    struct engine *en = engine;
+    const struct backend_ops *ops = en->b->ops;
+    size_t page = engine_block_bytes(en), state = en->plan.state_bytes_per_seq;
+    size_t first = (size_t)part * page, left = state > first ? state - first : 0;
+    size_t some = left < page ? left : page; /* of the state */
+    char *kv = en->kv.data, *states = (char *)en->state;
+    switch (what) {
+    case MOVE_BLOCK:
+        ops->read(en->b, en->bounce, kv + (size_t)from * page, page);
+        ops->write(en->b, kv + (size_t)to * page, en->bounce, page);
+        break;
+    case MOVE_BLOCK_OUT:
+        ops->read(en->b, en->swap + (size_t)to * page, kv + (size_t)from * page, page);
+        break;
+    case MOVE_BLOCK_IN:
+        ops->write(en->b, kv + (size_t)to * page, en->swap + (size_t)from * page, page);
+        break;
+    case MOVE_STATE_OUT:
+        ops->read(en->b, en->swap + (size_t)to * page, states + (size_t)from * state + first, some);
+        break;
+    case MOVE_STATE_IN:
+        ops->write(en->b, states + (size_t)to * state + first, en->swap + (size_t)from * page, some);
+        break;
+    }
 }
 
 const struct sluice_plan *engine_plan(const struct engine *en)
@@ -207,7 +255,7 @@ struct kv_cache *engine_kv(struct engine *en)
     return &en->kv;
 }
 
-float *engine_state(struct engine *en)
+void *engine_state(struct engine *en)
 {
     return en->state;
 }

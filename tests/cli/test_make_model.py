@@ -178,7 +178,7 @@ def plan(*args):
 @pytest.mark.parametrize("model", ["models/llama-tiny", "models/qwen35-tiny", "gguf/qwen35-tiny-q8_0.gguf"])
 def test_plan_adds_up(model):
     rows, text = plan(FIXTURES / model, "--max-num-seqs", 4, "--max-model-len", 512)
-    parts = {"weights", "KV pool", "scratch", "logits"} | ({"state slots", "state cache"} if "qwen35" in model else set())
+    parts = {"weights", "KV pool", "bookkeeping", "scratch", "logits"} | ({"state slots", "state cache"} if "qwen35" in model else set())
     assert set(rows) == parts | {"total", "granted"}
     assert sum(rows[part] for part in parts) == rows["total"] <= rows["granted"]
     per_token = int(re.search(r"one more token of it ([0-9,]+)", text)[1].replace(",", ""))

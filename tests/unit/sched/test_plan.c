@@ -34,13 +34,14 @@ static void close_model(struct opened *o)
 
 static int make(const struct opened *m, const struct sluice_options *o, struct sluice_plan *p)
 {
-    enum dtype kv;
-    return plan_make(m->m, o, 1, p, &kv, &e);
+    struct dtypes types;
+    return dtypes_choose(m->file, o, &types, &e) || plan_make(m->m, o, &types, 1, p, &e) ? -1 : 0;
 }
 
 static size_t sum(const struct sluice_plan *p)
 {
-    return p->weights + p->kv_pool + p->state + p->state_cache + p->scratch + p->logits + p->swap;
+    return p->weights + p->kv_pool + p->bookkeeping + p->state + p->state_cache + p->scratch + p->logits +
+           p->swap;
 }
 
 /* Options under which exactly `bytes` are granted, give or take a rounding. */
@@ -76,6 +77,12 @@ static void test_parts(void **state)
     }
 }
 
+/* Bytes that a block of 16 tokens takes, with what is remembered of it. */
+static size_t block_cost(const struct sluice_plan *p)
+{
+    return 16 * p->kv_bytes_per_token + p->bookkeeping / (size_t)p->kv_blocks;
+}
+
 /* A grant in which about 50 requests' states and logits fit. */
 static size_t room_for_50(const struct opened *m)
 {
@@ -84,7 +91,7 @@ static size_t room_for_50(const struct opened *m)
     o.max_num_seqs = 50;
     assert_int_equal(make(m, &o, &p), 0);
     assert_int_equal(p.max_num_seqs, 50);
-    return p.total - p.kv_pool + 2 * 16 * p.kv_bytes_per_token + 100;
+    return p.total - p.kv_pool - p.bookkeeping - p.state_cache + 2 * block_cost(&p) + 100;
 }
 
 static void test_clamped_to_the_largest_that_fits(void **state)
@@ -111,8 +118,8 @@ static void test_clamped_to_the_largest_that_fits(void **state)
         assert_int_equal(make(&m, &o, &p), 0);
         size_t one_more = p.state_bytes_per_seq + 4 * (size_t)model_config(m.m)->vocab +
                           4 * (size_t)model_config(m.m)->hidden;
-        size_t block = 16 * p.kv_bytes_per_token;
-        assert_int_equal(p.kv_pool, o.kv_cache_bytes / block * block);
+        size_t block = block_cost(&p);
+        assert_int_equal(p.kv_blocks, o.kv_cache_bytes / (16 * p.kv_bytes_per_token));
         assert_in_range(p.max_num_seqs, 2, 49);
         assert_true(p.available - p.total < one_more + block);
         close_model(&m);
@@ -176,7 +183,7 @@ static void test_refusals(void **state)
         struct sluice_options o;
         const char *words;
     } wrong[] = {
-        {{.kv_dtype = "fp8"}, "KV cache type \"fp8\" is not one this build has"},
+        {{.kv_dtype = "fp8"}, "--kv-cache-dtype: there is no \"fp8\" here: use auto (float16)"},
         {{.block_size = -1}, "block size is -1"},
         {{.max_num_seqs = 100000}, "max_num_seqs is 100000"},
         {{.max_num_batched_tokens = -5}, "max_num_batched_tokens is -5"},
@@ -186,6 +193,167 @@ static void test_refusals(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         refused(&m, &wrong[i].o, wrong[i].words);
+    close_model(&m);
+    log_set_level(LOG_LEVEL_INFO);
+}
+
+/* A refusal names, for each setting by itself, the largest value that fits: that one does, one more does not.
+ */
+static void test_refusals_name_what_fits(void **state)
+{
+    (void)state;
+    log_set_level(LOG_LEVEL_OFF);
+    struct opened m = open_model("models/qwen35-tiny");
+    struct sluice_options base = granted((size_t)64 << 20);
+    struct sluice_options o;
+    const struct {
+        const char *name;
+        int *number;
+        size_t *bytes;
+        size_t ask;
+    } knobs[] = {
+        {"max-model-len", &o.max_model_len, NULL, 4096},
+        {"num-gpu-blocks-override", &o.num_kv_blocks, NULL, 1 << 20},
+        {"kv-cache-memory-bytes", NULL, &o.kv_cache_bytes, (size_t)1 << 30},
+        {"state-cache-memory-bytes", NULL, &o.state_cache_bytes, (size_t)1 << 30},
+        {"swap-space", NULL, &o.swap_bytes, (size_t)1 << 30},
+        {"max-num-batched-tokens", &o.max_num_batched_tokens, NULL, 1 << 18},
+    };
+    for (size_t i = 0; i < sizeof knobs / sizeof knobs[0]; i++) {
+        struct sluice_plan p;
+        o = base;
+        o.max_num_seqs = 1;
+        assert_int_equal(make(&m, &o, &p), 0);
+        /* Room for 100 blocks, less than a request at its longest; or for few states. */
+        size_t blocks = knobs[i].bytes == &o.state_cache_bytes ? 2 : 100;
+        o = granted(p.total - p.kv_pool - p.bookkeeping + blocks * block_cost(&p) +
+                    3 * p.state_bytes_per_seq);
+        o.no_prefix_cache = blocks == 100;
+        o.max_num_seqs = 1;
+        if (knobs[i].number)
+            *knobs[i].number = (int)knobs[i].ask;
+        else
+            *knobs[i].bytes = knobs[i].ask;
+        assert_int_equal(make(&m, &o, &p), -1);
+        char words[64];
+        snprintf(words, sizeof words, "--%s ", knobs[i].name);
+        const char *at = strstr(e.msg, words);
+        if (!at)
+            fail_msg("expected \"%s\", got: %s", words, e.msg);
+        unsigned long long value, now;
+        assert_int_equal(sscanf(at + strlen(words), "%llu (now %llu)", &value, &now), 2);
+        assert_int_equal(now, knobs[i].ask);
+        for (int more = 0; more < 2; more++) {
+            if (knobs[i].number)
+                *knobs[i].number = (int)value + more;
+            else
+                *knobs[i].bytes = (size_t)value + (size_t)more;
+            assert_int_equal(make(&m, &o, &p), more ? -1 : 0);
+        }
+    }
+    o = base;
+    o.max_num_seqs = 1;
+    o.max_model_len = 4096;
+    o.kv_dtype = "float32";
+    struct sluice_plan p;
+    o.memory_utilization = 0.5;
+    assert_int_equal(make(&m, &o, &p), 0);
+    o = granted(p.total - p.kv_pool / 4);
+    o.max_num_seqs = 1;
+    o.max_model_len = 4096;
+    o.kv_dtype = "float32";
+    refused(&m, &o, "--kv-cache-dtype int8_per_token_head (now float32)");
+    o.kv_dtype = "int8_per_token_head";
+    assert_int_equal(make(&m, &o, &p), 0);
+    close_model(&m);
+    log_set_level(LOG_LEVEL_INFO);
+}
+
+/* Types by vLLM's names and the short ones; bytes follow them. */
+static void test_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *means;
+        int bits;
+    } kv[] = {
+        {NULL, "float16", 16},
+        {"auto", "float16", 16},
+        {"float16", "float16", 16},
+        {"fp16", "float16", 16},
+        {"bf16", "bfloat16", 16},
+        {"bfloat16", "bfloat16", 16},
+        {"fp32", "float32", 32},
+        {"float32", "float32", 32},
+        {"int8", "int8_per_token_head", 8},
+        {"q8_0", "int8_per_token_head", 8},
+    };
+    struct opened m = open_model("models/qwen35-tiny");
+    const struct model_config *c = model_config(m.m);
+    size_t rows = 2 * (size_t)(c->n_kv_layers * c->n_kv_heads);
+    struct sluice_plan p;
+    for (size_t i = 0; i < sizeof kv / sizeof kv[0]; i++) {
+        struct sluice_options o = {.max_num_seqs = 2, .kv_dtype = kv[i].name};
+        assert_int_equal(make(&m, &o, &p), 0);
+        assert_string_equal(p.kv_dtype, kv[i].means);
+        assert_int_equal(p.kv_bytes_per_token,
+                         rows * (size_t)(c->head_dim * kv[i].bits / 8 + (kv[i].bits == 8 ? 4 : 0)));
+        assert_int_equal(p.kv_bytes_per_token_8bit, rows * (size_t)(c->head_dim + 4));
+        assert_string_equal(p.state_dtype, "float32");
+    }
+    struct sluice_plan only;
+    struct sluice_info info;
+    struct sluice_options o = {.max_num_seqs = 2};
+    assert_int_equal(sluice_plan_only(m.file, &o, &p, &info, &e), 0);
+    o.state_dtype = o.conv_dtype = "bfloat16";
+    assert_int_equal(sluice_plan_only(m.file, &o, &only, &info, &e), 0);
+    assert_int_equal(2 * only.state_bytes_per_seq, p.state_bytes_per_seq);
+    assert_string_equal(only.conv_dtype, "bfloat16");
+    /* --dtype: the file's own, or float32, which decides what auto is for keys and values. */
+    static const char *const types[] = {"float16", "bfloat16", "float32", "half", "float", "auto"};
+    int taken = 0;
+    for (size_t i = 0; i < 6; i++) {
+        o = (struct sluice_options){.max_num_seqs = 2, .dtype = types[i]};
+        if (sluice_plan_only(m.file, &o, &p, &info, &e)) {
+            assert_non_null(strstr(e.msg, "weights keep the type of their file"));
+            continue;
+        }
+        taken++;
+        assert_string_equal(p.kv_dtype, i == 5   ? "float16"
+                                        : i == 3 ? "float16"
+                                        : i == 4 ? "float32"
+                                                 : types[i]);
+        o.kv_dtype = "int8";
+        assert_int_equal(sluice_plan_only(m.file, &o, &p, &info, &e), 0);
+        assert_string_equal(p.kv_dtype, "int8_per_token_head");
+    }
+    assert_in_range(taken, 3, 4); /* float32, float, auto, and the file's if that is of 16 bits */
+    close_model(&m);
+}
+
+/* As many blocks as were asked for, whatever the requests could use; a length of auto is what fits. */
+static void test_blocks_and_length(void **state)
+{
+    (void)state;
+    log_set_level(LOG_LEVEL_OFF);
+    struct opened m = open_model("models/llama-tiny");
+    struct sluice_plan p;
+    struct sluice_options o = {
+        .max_num_seqs = 1, .max_model_len = 64, .num_kv_blocks = 1000, .block_size = 32};
+    assert_int_equal(make(&m, &o, &p), 0);
+    assert_int_equal(p.kv_blocks, 1000);
+    assert_int_equal(p.kv_pool, 1000 * 32 * p.kv_bytes_per_token);
+    assert_int_equal(p.max_model_len, 64);
+    o = granted((size_t)1 << 30);
+    o.max_num_seqs = 1;
+    o.num_kv_blocks = 7;
+    assert_int_equal(make(&m, &o, &p), 0);
+    assert_int_equal(p.max_model_len, 7 * 16);
+    o = granted(p.total + 5 * block_cost(&p) + 10);
+    o.max_num_seqs = 1;
+    assert_int_equal(make(&m, &o, &p), 0);
+    assert_int_equal(p.max_model_len, 12 * 16);
+    assert_int_equal(p.kv_blocks, 12);
     close_model(&m);
     log_set_level(LOG_LEVEL_INFO);
 }
@@ -219,6 +387,9 @@ int main(void)
         cmocka_unit_test(test_clamped_to_the_largest_that_fits),
         cmocka_unit_test(test_default_leaves_three_quarters),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals_name_what_fits),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_blocks_and_length),
         cmocka_unit_test(test_plan_only_is_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
