@@ -208,7 +208,7 @@ static int read_conversation(struct conversation *c, const struct api_model *m, 
     else if (!json_is_array(input))
         return place_bad(e, NULL, "input", input, "a string or a list of items");
     const struct place at = {NULL, "input", 0};
-    if (json_array_size(input) == 0 && !set)
+    if (json_is_array(input) && json_array_size(input) == 0 && !set)
         return place_refuse(e, NULL, "input", input, "the input must hold at least one item");
     for (size_t i = 0; i < json_array_size(input); i++) {
         const struct place here = {&at, NULL, i};

@@ -15,6 +15,7 @@
 
 #include "api/generation.h"
 #include "api/json_write.h"
+#include "api/protocols.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -70,19 +71,12 @@ struct batch {
 /* On the worker: reads line, body and prompt and hands it to the engine, or says in it->error why not. */
 static void begin(struct item *it, const json_t *line)
 {
-    static const struct {
-        const char *url;
-        enum api_kind kind;
-    } routes[] = {{"/v1/chat/completions", API_CHAT}, {"/v1/completions", API_COMPLETION}};
     const char *method = json_string_value(json_object_get(line, "method"));
     const char *url = json_string_value(json_object_get(line, "url"));
-    size_t i = 0, n = sizeof routes / sizeof *routes;
-    while (i < n && strcmp(url, routes[i].url) != 0)
-        i++;
-    if (i == n) {
+    const struct protocol *protocol = protocol_of(url);
+    if (!protocol) {
         api_fail(&it->error, 404, "NotFoundError", "url",
-                 "the url \"%.100s\" cannot be served in a batch: it must be %s or %s", url, routes[0].url,
-                 routes[1].url);
+                 "the url \"%.100s\" cannot be served in a batch: it must be " PROTOCOL_PATHS, url);
         return;
     }
     if (strcmp(method, "POST") != 0) {
@@ -91,8 +85,7 @@ static void begin(struct item *it, const json_t *line)
         return;
     }
     const struct api_model *m = &it->batch->model.api;
-    struct api_request *r =
-        api_request_read(m, routes[i].kind, json_object_get(line, "body"), it->id, false, &it->error);
+    struct api_request *r = protocol->read(m, json_object_get(line, "body"), it->id, false, &it->error);
     if (!r)
         return;
     if (r->stream) {
@@ -388,7 +381,7 @@ int cmd_batch(int argc, char **argv)
          .value = "FILE",
          .help = "requests in OpenAI's batch format, one a line: {\"custom_id\": …, \"method\": \"POST\", "
                  "\"url\": "
-                 "\"/v1/chat/completions\" or \"/v1/completions\", \"body\": {…}}"},
+                 "…, \"body\": {…}}, url being " PROTOCOL_PATHS},
         {.name = "output-file",
          .alias = "o",
          .text = &output,

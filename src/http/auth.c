@@ -13,6 +13,14 @@ static bool equal(const char *given, const char *key)
     return difference == 0;
 }
 
+bool auth_allows_key(const char *key, const char *const *keys, int n_keys)
+{
+    bool allowed = n_keys == 0;
+    for (int i = 0; key && i < n_keys; i++)
+        allowed |= equal(key, keys[i]);
+    return allowed;
+}
+
 bool auth_allows(const char *header, const char *const *keys, int n_keys)
 {
     if (n_keys == 0)
@@ -21,10 +29,7 @@ bool auth_allows(const char *header, const char *const *keys, int n_keys)
         return false;
     header += 6;
     header += strspn(header, " \t");
-    bool allowed = false;
-    for (int i = 0; i < n_keys; i++)
-        allowed |= equal(header, keys[i]);
-    return allowed;
+    return auth_allows_key(header, keys, n_keys);
 }
 
 bool auth_guards(const char *path)

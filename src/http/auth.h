@@ -7,6 +7,8 @@
 /* True if the header's value (NULL = absent) carries one of the keys [n_keys], or if there are none. The time
  * taken tells nothing about the keys but their number and lengths. */
 bool auth_allows(const char *header, const char *const *keys, int n_keys);
+/* The same for a bare key. */
+bool auth_allows_key(const char *key, const char *const *keys, int n_keys);
 /* True for the paths that need a key. */
 bool auth_guards(const char *path);
 

@@ -34,7 +34,7 @@ struct finished_answer {
     int prompt_tokens, cached_tokens, tokens, max_tokens, n, preemptions;
 };
 
-#define METRICS_ROUTES 16
+#define METRICS_ROUTES 48
 
 struct metrics {
     struct histogram ttft, gap, per_token, e2e, queue, prefill, decode, inference;

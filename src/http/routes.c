@@ -7,6 +7,10 @@
 #include <time.h>
 
 #include "api/fields.h"
+#include "api/messages.h"
+#include "api/protocols.h"
+#include "api/responses.h"
+#include "api/responses_store.h"
 #include "api/tokens.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,8 +24,9 @@ struct route {
     const char *path;
     const char *pattern; /* not NULL: `path` is a prefix, the rest an argument; how metrics call it */
     int methods;
-    bool quiet;       /* probes: neither counted nor logged */
-    bool needs_model; /* 503 until it is loaded */
+    enum { BY_PATH, OPEN, GUARDED } access; /* is a key needed? */
+    bool quiet;                             /* probes: neither counted nor logged */
+    bool needs_model;                       /* 503 until it is loaded */
     /* answered at once … */
     void (*now)(struct server *s, const struct route *r, struct http_exchange *x);
     /* … or by a worker from the parsed body */
@@ -57,11 +62,20 @@ void reply_json(struct server *s, struct http_exchange *x, const struct route *r
     http_reply(x, status, "application/json", headers ? headers : id, str_text(body), body->len);
 }
 
+/* The clients of these routes know errors in another form, and send their key in a header of its own. */
+static bool speaks_anthropic(const struct http_exchange *x)
+{
+    return x->head.path && strncmp(x->head.path, "/v1/messages", strlen("/v1/messages")) == 0;
+}
+
 void reply_error(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,
                  const struct api_error *e)
 {
     struct str body = {0};
-    api_error_write(e, &body);
+    if (speaks_anthropic(x))
+        messages_error_write(e, &body);
+    else
+        api_error_write(e, &body);
     const char *headers = e->status == 401   ? "WWW-Authenticate: Bearer\r\n"
                           : e->status == 503 ? "Retry-After: 1\r\n"
                                              : NULL;
@@ -195,11 +209,53 @@ static void model(struct server *s, const struct route *r, struct http_exchange 
     str_free(&body);
 }
 
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* GET /v1/responses/{id}, and POST /v1/responses/{id}/cancel: what is kept has been answered, so there is
+ * nothing left to cancel. */
+static void response(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    static const char cancel[] = "/cancel";
+    char id[256];
+    struct api_error e;
+    struct str body = {0};
+    bool post = strcmp(x->head.method, "POST") == 0;
+    snprintf(id, sizeof id, "%s", x->head.path + strlen(r->path));
+    if (post && !ends_with(id, cancel)) {
+        reply_detail(s, x, 405, "Allow: GET\r\n", "Method Not Allowed");
+        return;
+    }
+    if (post)
+        id[strlen(id) - strlen(cancel)] = '\0';
+    if (!response_store_body(s->model->responses, id, &body))
+        api_fail(&e, 404, "NotFoundError", "response_id", "the response \"%.100s\" is not stored%s", id,
+                 s->model->responses ? " (any more)"
+                                     : ": this server keeps no responses unless it is started with "
+                                       "--responses-store-bytes");
+    else if (post)
+        api_fail(&e, 400, "BadRequestError", "response_id",
+                 "the response \"%.100s\" is complete: only one that is made in the background can be "
+                 "cancelled",
+                 id);
+    else
+        e.status = 0;
+    if (e.status)
+        reply_error(s, x, r, NULL, &e);
+    else
+        reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
 /* --- answered by a worker ------------------------------------------------------------------------ */
 
-static void generate(struct task *t, enum api_kind kind, const json_t *body)
+static void generate(struct task *t, const json_t *body)
 {
-    struct api_request *r = api_request_read(t->model, kind, body, t->request_id, t->id_is_header, &t->error);
+    const struct protocol *p = protocol_of(t->route->path);
+    struct api_request *r = p->read(t->model, body, t->request_id, t->id_is_header, &t->error);
     if (!r)
         return;
     if (atomic_load(&t->abandoned)) { /* the client left while we read: start nothing */
@@ -210,16 +266,6 @@ static void generate(struct task *t, enum api_kind kind, const json_t *body)
     t->generation = generation_start(t->model, r, t->arrived, &t->error);
 }
 
-static void chat(struct task *t, const json_t *body)
-{
-    generate(t, API_CHAT, body);
-}
-
-static void completions(struct task *t, const json_t *body)
-{
-    generate(t, API_COMPLETION, body);
-}
-
 static void tokenize(struct task *t, const json_t *body)
 {
     api_tokenize(t->model, body, &t->reply, &t->error);
@@ -228,6 +274,23 @@ static void tokenize(struct task *t, const json_t *body)
 static void detokenize(struct task *t, const json_t *body)
 {
     api_detokenize(t->model, body, &t->reply, &t->error);
+}
+
+static void count_messages(struct task *t, const json_t *body)
+{
+    messages_count_tokens(t->model, body, &t->reply, &t->error);
+}
+
+static void count_responses(struct task *t, const json_t *body)
+{
+    responses_count_tokens(t->model, body, &t->reply, &t->error);
+}
+
+static void count_chat(struct task *t, const json_t *body)
+{
+    size_t n;
+    if (api_count_chat(t->model, body, &n, &t->error) == 0)
+        str_addf(&t->reply, "{\"input_tokens\":%zu}", n);
 }
 
 void route_work(struct task *t)
@@ -241,13 +304,24 @@ void route_work(struct task *t)
 /* --- the table ----------------------------------------------------------------------------------- */
 
 static const struct route routes[] = {
-    {"/v1/chat/completions", .methods = POST, .needs_model = true, .work = chat},
-    {"/v1/completions", .methods = POST, .needs_model = true, .work = completions},
+    {"/v1/chat/completions", .methods = POST, .needs_model = true, .work = generate},
+    {"/v1/completions", .methods = POST, .needs_model = true, .work = generate},
+    {"/v1/responses", .methods = POST, .needs_model = true, .work = generate},
+    {"/v1/messages", .methods = POST, .needs_model = true, .work = generate},
+    {"/v1/messages/count_tokens", .methods = POST, .needs_model = true, .work = count_messages},
+    {"/v1/responses/input_tokens", .methods = POST, .needs_model = true, .work = count_responses},
+    {"/v1/chat/completions/input_tokens", .methods = POST, .needs_model = true, .work = count_chat},
+    {"/v1/responses/", .pattern = "/v1/responses/{id}", .methods = GET | POST, .needs_model = true,
+     .now = response},
+    {"/chat/completions", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
+    {"/responses", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
+    {"/models", .methods = GET, .access = GUARDED, .needs_model = true, .now = models},
     {"/v1/models", .methods = GET, .needs_model = true, .now = models},
     {"/v1/models/", .pattern = "/v1/models/{id}", .methods = GET, .needs_model = true, .now = model},
     {"/tokenize", .methods = POST, .needs_model = true, .work = tokenize},
     {"/detokenize", .methods = POST, .needs_model = true, .work = detokenize},
     {"/health", .methods = GET | HEAD, .quiet = true, .now = health},
+    {"/v1/health", .methods = GET | HEAD, .access = OPEN, .quiet = true, .now = health},
     {"/ping", .methods = GET | HEAD | POST, .quiet = true, .now = health},
     {"/version", .methods = GET | HEAD, .quiet = true, .now = version},
     {"/load", .methods = GET | HEAD, .quiet = true, .now = load},
@@ -298,6 +372,19 @@ static bool is_json(const char *content_type)
     return strchr(" \t;", content_type[16]) != NULL; /* or its end */
 }
 
+static bool needs_key(const struct route *r, const char *path)
+{
+    return r && r->access != BY_PATH ? r->access == GUARDED : auth_guards(path);
+}
+
+static bool has_key(const struct server *s, const struct http_exchange *x)
+{
+    const char *const *keys = s->options.api_keys;
+    int n = s->options.n_api_keys;
+    return auth_allows(http_head_get(&x->head, "Authorization"), keys, n) ||
+           (speaks_anthropic(x) && auth_allows_key(http_head_get(&x->head, "x-api-key"), keys, n));
+}
+
 void routes_begin(void *arg, struct http_exchange *x)
 {
     struct server *s = arg;
@@ -309,14 +396,13 @@ void routes_begin(void *arg, struct http_exchange *x)
         return;
     }
     strip_root(s, &x->head);
-    if (auth_guards(x->head.path) && strcmp(method, "OPTIONS") != 0 &&
-        !auth_allows(http_head_get(&x->head, "Authorization"), s->options.api_keys, s->options.n_api_keys)) {
+    const struct route *r = find(x->head.path);
+    if (needs_key(r, x->head.path) && strcmp(method, "OPTIONS") != 0 && !has_key(s, x)) {
         api_fail(&e, 401, "AuthenticationError", NULL,
                  "Unauthorized: this server needs an API key, sent as \"Authorization: Bearer KEY\"");
         reply_error(s, x, NULL, NULL, &e);
         return;
     }
-    const struct route *r = find(x->head.path);
     if (!r) {
         reply_detail(s, x, 404, NULL, "Not Found");
         return;
