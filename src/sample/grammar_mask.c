@@ -17,9 +17,15 @@
  * Counted rules: a walk counts turns from 0 and does not know how many are left. So their parts are kept with
  * what they need: token: at least so many turns must be left; exit: it happens after so many turns. A
  * *variant* of a part is cut from it for given numbers: the most turns that may follow, the fewest that must.
- * They are clipped to what makes a difference within one token. */
+ * They are clipped to what makes a difference within one token.
+ *
+ * Masks are made while the engine steps, and a step allocates nothing: parts live in a room that is set aside
+ * when the grammar is bound. The system gives memory to it only as it is written. When it is full all parts
+ * are dropped and made again as they are needed. */
 #include <stdlib.h>
 #include <string.h>
+
+#include <stdatomic.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -47,6 +53,14 @@ struct exit_list {
     int n;
 };
 
+enum {
+    MAX_ENTRIES = 1 << 15,
+    MAX_EXITS = 1 << 15,
+    N_SLOTS = 1 << 18, /* a power of two; half of them are used at most */
+    MAX_VISITED = 1 << 12,
+    ONE_MASK = 64, /* parts that a single mask needs room for, beyond the limit */
+};
+
 enum key_kind { KEY_STATE = 1, KEY_CHILD, KEY_VARIANT, KEY_EXITS };
 
 struct slot {
@@ -59,17 +73,21 @@ struct mask_cache {
     const struct grammar_vocab *v;
     pthread_mutex_t lock;
     int words;
-    struct mask_entry *entries;
-    struct exit_list *exits;
-    int n_entries, cap_entries, n_exits, cap_exits;
-    struct slot *slots; /* [n_slots] open addressing; kind 0 = free */
-    int n_slots, n_used;
-    size_t bytes, limit;
+    struct mask_entry *entries; /* [n_entries of MAX_ENTRIES] */
+    struct exit_list *exits;    /* [n_exits of MAX_EXITS] */
+    int n_entries, n_exits;
+    struct slot *slots; /* [N_SLOTS] open addressing; kind 0 = free */
+    int n_used;
+    char *room; /* [size] what entries and exits point to: the first `used` bytes */
+    size_t used, size, limit;
+    bool full; /* something did not fit */
     struct walk walk;
     struct {
         int exits, frame;
-    } * visited; /* of one mask */
-    int n_visited, cap_visited;
+    } * visited; /* [n_visited of MAX_VISITED] of one mask */
+    int n_visited;
+    _Atomic size_t shown_bytes; /* for mask_size, which must not keep the engine waiting */
+    _Atomic int shown_entries;
 };
 
 /* --- the cache ----------------------------------------------------------------------------------- */
@@ -82,33 +100,42 @@ struct mask_cache *mask_cache_create(const struct grammar *g, const struct gramm
     c->limit = limit;
     pthread_mutex_init(&c->lock, NULL);
     c->words = (v->n_ids + 31) / 32;
+    c->size = limit + ONE_MASK * (size_t)c->words * sizeof(uint32_t) + 8 * (size_t)v->n_ids * sizeof(int32_t);
+    c->room = mem_alloc(c->size);
+    c->entries = mem_alloc(MAX_ENTRIES * sizeof *c->entries);
+    c->exits = mem_alloc(MAX_EXITS * sizeof *c->exits);
+    c->slots = mem_zalloc(N_SLOTS, sizeof *c->slots);
+    c->visited = mem_alloc(MAX_VISITED * sizeof *c->visited);
     walk_init(&c->walk, g, v);
     return c;
 }
 
 static void drop_entries(struct mask_cache *c)
 {
-    for (int i = 0; i < c->n_entries; i++) {
-        free(c->entries[i].dense);
-        free(c->entries[i].ids);
-        free(c->entries[i].by_need);
-        free(c->entries[i].upto);
-        free(c->entries[i].tails);
-        free(c->entries[i].tagged);
-    }
-    for (int i = 0; i < c->n_exits; i++)
-        free(c->exits[i].nodes);
-    if (c->n_slots)
-        memset(c->slots, 0, (size_t)c->n_slots * sizeof *c->slots);
+    memset(c->slots, 0, N_SLOTS * sizeof *c->slots);
     c->n_entries = c->n_exits = c->n_used = 0;
-    c->bytes = 0;
+    c->used = 0;
+    c->full = false;
+}
+
+/* A piece of the room; NULL, and `full`, if there is not so much left. */
+static void *take(struct mask_cache *c, size_t n, size_t size)
+{
+    size_t bytes = (n * size + 7) & ~(size_t)7;
+    if (c->full || bytes > c->size - c->used) {
+        c->full = true;
+        return NULL;
+    }
+    void *p = c->room + c->used;
+    c->used += bytes;
+    return p;
 }
 
 void mask_cache_free(struct mask_cache *c)
 {
     if (!c)
         return;
-    drop_entries(c);
+    free(c->room);
     free(c->entries);
     free(c->exits);
     free(c->slots);
@@ -131,7 +158,7 @@ static struct slot *find_slot(struct mask_cache *c, struct slot key)
 {
     uint32_t h = mix(key.a * 0x9e3779b9u + mix(key.b + mix(key.c * 31 + key.kind)));
     for (;; h++) {
-        struct slot *s = &c->slots[h & (uint32_t)(c->n_slots - 1)];
+        struct slot *s = &c->slots[h & (N_SLOTS - 1)];
         if (s->kind == 0 || (s->kind == key.kind && s->a == key.a && s->b == key.b && s->c == key.c))
             return s;
     }
@@ -140,33 +167,27 @@ static struct slot *find_slot(struct mask_cache *c, struct slot key)
 /* The value of a key, -1 if it has none. */
 static int lookup(struct mask_cache *c, enum key_kind kind, uint32_t a, uint32_t b, uint32_t d)
 {
-    if (c->n_slots == 0)
-        return -1;
     const struct slot *s = find_slot(c, (struct slot){kind, a, b, d, 0});
     return s->kind ? s->value : -1;
 }
 
 static void remember(struct mask_cache *c, enum key_kind kind, uint32_t a, uint32_t b, uint32_t d, int value)
 {
-    if (2 * (c->n_used + 1) > c->n_slots) {
-        struct slot *old = c->slots;
-        int n = c->n_slots;
-        c->n_slots = n ? 2 * n : 1024;
-        c->slots = mem_zalloc((size_t)c->n_slots, sizeof *c->slots);
-        for (int i = 0; i < n; i++)
-            if (old[i].kind)
-                *find_slot(c, old[i]) = old[i];
-        free(old);
+    if (value < 0 || c->n_used == N_SLOTS / 2) {
+        c->full = true;
+        return;
     }
     *find_slot(c, (struct slot){kind, a, b, d, 0}) = (struct slot){kind, a, b, d, value};
     c->n_used++;
 }
 
-/* The list of exits with these nodes (rising); lists are equal only if they are the same one. */
-static int intern_exits(struct mask_cache *c, const uint32_t *nodes, int n)
+/* The list of exits with these nodes (rising), which were the last piece taken of the room; lists are equal
+ * only if they are the same one. -1 if there are none. */
+static int intern_exits(struct mask_cache *c, uint32_t *nodes, int n)
 {
     if (n == 0)
         return -1;
+    size_t before = (size_t)((char *)nodes - c->room);
     uint32_t h[2] = {(uint32_t)n, 0x811c9dc5u};
     for (int i = 0; i < n; i++) {
         h[0] = mix(h[0] ^ nodes[i]);
@@ -174,21 +195,26 @@ static int intern_exits(struct mask_cache *c, const uint32_t *nodes, int n)
     }
     int at;
     for (; (at = lookup(c, KEY_EXITS, h[0], h[1], (uint32_t)n)) >= 0; h[0]++)
-        if (memcmp(c->exits[at].nodes, nodes, (size_t)n * sizeof *nodes) == 0)
+        if (memcmp(c->exits[at].nodes, nodes, (size_t)n * sizeof *nodes) == 0) {
+            c->used = before;
             return at;
-    GROW(c->exits, c->n_exits, c->cap_exits, 1);
-    uint32_t *copy = mem_alloc((size_t)n * sizeof *copy);
-    memcpy(copy, nodes, (size_t)n * sizeof *copy);
-    c->exits[c->n_exits] = (struct exit_list){copy, n};
-    c->bytes += (size_t)n * sizeof *copy;
+        }
+    if (c->n_exits == MAX_EXITS) {
+        c->full = true;
+        return -1;
+    }
+    c->exits[c->n_exits] = (struct exit_list){nodes, n};
     remember(c, KEY_EXITS, h[0], h[1], (uint32_t)n, c->n_exits);
     return c->n_exits++;
 }
 
+/* -1 if the entry, or a part of it, did not fit. */
 static int add_entry(struct mask_cache *c, struct mask_entry e)
 {
-    GROW(c->entries, c->n_entries, c->cap_entries, 1);
-    c->bytes += sizeof e + sizeof(struct slot) * 2;
+    if (c->full || c->n_entries == MAX_ENTRIES) {
+        c->full = true;
+        return -1;
+    }
     c->entries[c->n_entries] = e;
     return c->n_entries++;
 }
@@ -197,14 +223,13 @@ static int add_entry(struct mask_cache *c, struct mask_entry e)
 static void keep_set(struct mask_cache *c, struct mask_entry *e, const uint32_t *bits, int n)
 {
     if (n > c->words / 2) {
-        e->dense = mem_alloc((size_t)c->words * sizeof *e->dense);
-        memcpy(e->dense, bits, (size_t)c->words * sizeof *e->dense);
-        c->bytes += (size_t)c->words * sizeof *e->dense;
+        e->dense = take(c, (size_t)c->words, sizeof *e->dense);
+        if (e->dense)
+            memcpy(e->dense, bits, (size_t)c->words * sizeof *e->dense);
         return;
     }
-    e->ids = mem_alloc((size_t)n * sizeof *e->ids);
-    c->bytes += (size_t)n * sizeof *e->ids;
-    for (int w = 0; w < c->words && e->n_ids < n; w++)
+    e->ids = take(c, (size_t)n, sizeof *e->ids);
+    for (int w = 0; e->ids && w < c->words && e->n_ids < n; w++)
         for (uint32_t x = bits[w]; x; x &= x - 1)
             e->ids[e->n_ids++] = 32 * w + __builtin_ctz(x);
 }
@@ -233,13 +258,12 @@ static void sort_nodes(struct node_list *l)
 static struct node_turns *keep_nodes(struct mask_cache *c, struct node_list *l, int *n, int *most)
 {
     sort_nodes(l);
-    struct node_turns *out = mem_alloc((size_t)l->n * sizeof *out);
-    for (int i = 0; i < l->n; i++) {
+    struct node_turns *out = take(c, (size_t)l->n, sizeof *out);
+    for (int i = 0; out && i < l->n; i++) {
         out[i] = l->e[i];
         *most = out[i].turns > *most ? out[i].turns : *most;
     }
-    *n = l->n;
-    c->bytes += (size_t)l->n * sizeof *out;
+    *n = out ? l->n : 0;
     return out;
 }
 
@@ -256,9 +280,12 @@ static void keep_counted(struct mask_cache *c, struct mask_entry *e)
             e->max_need = need > e->max_need ? need : e->max_need;
         }
     size_t rows = (size_t)e->max_need + 2;
-    int32_t *next = mem_zalloc(rows, sizeof *next);
-    e->upto = mem_alloc(rows * sizeof *e->upto);
-    e->by_need = mem_alloc((size_t)w->n_tokens * sizeof *e->by_need);
+    int32_t *next = take(c, rows, sizeof *next);
+    e->upto = take(c, rows, sizeof *e->upto);
+    e->by_need = take(c, (size_t)w->n_tokens, sizeof *e->by_need);
+    if (c->full)
+        return;
+    memset(next, 0, rows * sizeof *next);
     for (int i = 0; i < c->words; i++)
         for (uint32_t x = w->bits[i]; x; x &= x - 1)
             next[w->need[32 * i + __builtin_ctz(x)] + 1]++;
@@ -270,27 +297,24 @@ static void keep_counted(struct mask_cache *c, struct mask_entry *e)
             int32_t id = 32 * i + __builtin_ctz(x);
             e->by_need[next[w->need[id]]++] = id;
         }
-    free(next);
     e->tails = keep_nodes(c, &w->tails, &e->n_tails, &e->max_turns);
     e->tagged = keep_nodes(c, &w->exits, &e->n_tagged, &e->max_turns);
-    c->bytes += (size_t)w->n_tokens * sizeof *e->by_need + rows * sizeof *e->upto;
 }
 
 /* The exits in l as a list, their turns left out. */
 static int plain_exits(struct mask_cache *c, struct node_list *l)
 {
     sort_nodes(l);
-    uint32_t *nodes = mem_alloc((size_t)l->n * sizeof *nodes);
+    uint32_t *nodes = take(c, (size_t)l->n, sizeof *nodes);
     int n = 0;
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; nodes && i < l->n; i++)
         if (n == 0 || nodes[n - 1] != l->e[i].node)
             nodes[n++] = l->e[i].node;
-    int at = intern_exits(c, nodes, n);
-    free(nodes);
-    return at;
+    return intern_exits(c, nodes, n);
 }
 
-/* Makes the entry of `state` from the root of the trie (exits -1) or from a list of exits. */
+/* Makes the entry of `state` from the root of the trie (exits -1) or from a list of exits. It and the
+ * following return -1 if the cache is full. */
 static int make_entry(struct mask_cache *c, uint32_t state, int exits)
 {
     struct walk *w = &c->walk;
@@ -379,10 +403,8 @@ static int variant(struct mask_cache *c, int entry, int most, int least)
                 n += set_bit(w->bits, id);
     w->exits.n = 0;
     for (int i = 0; i < e->n_tagged; i++)
-        if (e->tagged[i].turns <= most && e->tagged[i].turns >= least) {
-            GROW(w->exits.e, w->exits.n, w->exits.cap, 1);
+        if (e->tagged[i].turns <= most && e->tagged[i].turns >= least) /* they came from this list */
             w->exits.e[w->exits.n++] = e->tagged[i];
-        }
     keep_set(c, &v, w->bits, n);
     v.exits = plain_exits(c, &w->exits);
     at = add_entry(c, v);
@@ -392,7 +414,7 @@ static int variant(struct mask_cache *c, int entry, int most, int least)
 
 /* --- a matcher's mask ---------------------------------------------------------------------------- */
 
-enum { MASK_DONE = 0, MASK_FAILED = -1, MASK_TOO_DEEP = 1 };
+enum { MASK_DONE = 0, MASK_FAILED = -1, MASK_TOO_DEEP = 1, MASK_FULL = 2 };
 
 /* Adds what `entry` allows to a matcher that stands in frame with so many turns done, and what its callers
  * allow after its exits. */
@@ -400,6 +422,8 @@ static int add_masks(struct mask_cache *c, const struct grammar_matcher *m, int 
                      int32_t count, uint32_t *bits)
 {
     const struct frame *f = &m->frames[frame];
+    if (entry < 0)
+        return MASK_FULL;
     if (c->entries[entry].failed)
         return MASK_FAILED;
     if (f->depth + c->entries[entry].max_height > GRAMMAR_MAX_DEPTH)
@@ -407,6 +431,8 @@ static int add_masks(struct mask_cache *c, const struct grammar_matcher *m, int 
     if (c->entries[entry].counted) {
         const struct grammar_rule_info *r = &c->g->rules[f->rule];
         entry = variant(c, entry, r->max == GRAMMAR_NO_END ? GRAMMAR_NO_END : r->max - count, r->min - count);
+        if (entry < 0)
+            return MASK_FULL;
     }
     const struct mask_entry *e = &c->entries[entry];
     if (e->dense)
@@ -420,7 +446,8 @@ static int add_masks(struct mask_cache *c, const struct grammar_matcher *m, int 
     for (int i = 0; i < c->n_visited; i++)
         if (c->visited[i].exits == exits && c->visited[i].frame == frame)
             return MASK_DONE;
-    GROW(c->visited, c->n_visited, c->cap_visited, 1);
+    if (c->n_visited == MAX_VISITED)
+        return MASK_FAILED;
     c->visited[c->n_visited].exits = exits;
     c->visited[c->n_visited++].frame = frame;
     for (int32_t r = f->returns; r >= 0; r = m->returns[r].next) {
@@ -432,12 +459,16 @@ static int add_masks(struct mask_cache *c, const struct grammar_matcher *m, int 
     return MASK_DONE;
 }
 
-int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t *bits)
+static void show(struct mask_cache *c)
+{
+    atomic_store(&c->shown_bytes,
+                 c->used + (size_t)c->n_entries * (sizeof *c->entries + 2 * sizeof *c->slots));
+    atomic_store(&c->shown_entries, c->n_entries);
+}
+
+static int from_parts(struct mask_cache *c, const struct grammar_matcher *m, uint32_t *bits)
 {
     int rc = MASK_DONE;
-    pthread_mutex_lock(&c->lock);
-    if (c->bytes > c->limit)
-        drop_entries(c);
     memset(bits, 0, (size_t)c->words * sizeof *bits);
     c->n_visited = 0;
     for (int i = 0; i < m->sim.n_items && rc == MASK_DONE; i++) {
@@ -447,12 +478,26 @@ int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t
             continue; /* what it calls, and what called it, are items too */
         rc = add_masks(c, m, entry_of_state(c, it->state), it->frame, it->count, bits);
     }
+    return rc;
+}
+
+int mask_compute(struct mask_cache *c, const struct grammar_matcher *m, uint32_t *bits)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->used > c->limit)
+        drop_entries(c);
+    int rc = from_parts(c, m, bits);
+    if (rc == MASK_FULL) {
+        drop_entries(c);
+        rc = from_parts(c, m, bits);
+    }
     if (rc == MASK_TOO_DEEP) {
         /* Near the limit of open rules what is known of a state does not do. */
         rc = walk_matcher(&c->walk, m);
         if (rc == 0)
             memcpy(bits, c->walk.bits, (size_t)c->words * sizeof *bits);
     }
+    show(c);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -464,9 +509,10 @@ void mask_warm(struct mask_cache *c, double seconds)
         if (c->g->states[i].first_edge == c->g->states[i + 1].first_edge)
             continue;
         pthread_mutex_lock(&c->lock);
-        bool full = c->bytes > c->limit / 2;
+        bool full = c->used > c->limit / 2 || c->full;
         if (!full)
             entry_of_state(c, i);
+        show(c);
         pthread_mutex_unlock(&c->lock);
         if (full)
             return;
@@ -475,8 +521,6 @@ void mask_warm(struct mask_cache *c, double seconds)
 
 void mask_size(struct mask_cache *c, struct grammar_size *out)
 {
-    pthread_mutex_lock(&c->lock);
-    out->cache_bytes = c->bytes;
-    out->cached = c->n_entries;
-    pthread_mutex_unlock(&c->lock);
+    out->cache_bytes = atomic_load(&c->shown_bytes);
+    out->cached = atomic_load(&c->shown_entries);
 }

@@ -22,7 +22,26 @@ enum {
 void walk_init(struct walk *w, const struct grammar *g, const struct grammar_vocab *v)
 {
     *w = (struct walk){.g = g, .v = v, .words = (v->n_ids + 31) / 32};
-    w->sim.g = g;
+    struct sim *s = &w->sim;
+    s->g = g;
+    s->items = mem_alloc(WALK_ITEMS * sizeof *s->items);
+    s->frames = mem_alloc(WALK_FRAMES * sizeof *s->frames);
+    s->returns = mem_alloc(WALK_RETURNS * sizeof *s->returns);
+    s->exits = mem_alloc(WALK_EXITS * sizeof *s->exits);
+    s->cap_frames = WALK_FRAMES;
+    s->cap_returns = WALK_RETURNS;
+    s->cap_exits = WALK_EXITS;
+    w->base = mem_zalloc(WALK_FRAMES, sizeof *w->base);
+    w->bits = mem_zalloc((size_t)w->words, sizeof *w->bits);
+    w->need = mem_alloc((size_t)v->n_ids * sizeof *w->need);
+    w->stays = mem_zalloc((size_t)g->n_states, sizeof *w->stays);
+    w->row_of = mem_alloc((size_t)g->n_states * sizeof *w->row_of);
+    memset(w->row_of, 0xFF, (size_t)g->n_states * sizeof *w->row_of);
+    w->cap_rows = g->n_states < MAX_ROWS ? g->n_states : MAX_ROWS;
+    w->rows = mem_alloc((size_t)w->cap_rows * sizeof *w->rows);
+    w->exits.cap = w->tails.cap = 2 * v->n_nodes + 1024;
+    w->exits.e = mem_alloc((size_t)w->exits.cap * sizeof *w->exits.e);
+    w->tails.e = mem_alloc((size_t)w->tails.cap * sizeof *w->tails.e);
 }
 
 void walk_free(struct walk *w)
@@ -41,25 +60,6 @@ void walk_free(struct walk *w)
     free(w->rows);
 }
 
-/* A grammar that is never decoded with costs nothing. */
-static void make_scratch(struct walk *w)
-{
-    struct sim *s = &w->sim;
-    s->items = mem_alloc(WALK_ITEMS * sizeof *s->items);
-    s->frames = mem_alloc(WALK_FRAMES * sizeof *s->frames);
-    s->returns = mem_alloc(WALK_RETURNS * sizeof *s->returns);
-    s->exits = mem_alloc(WALK_EXITS * sizeof *s->exits);
-    s->cap_frames = WALK_FRAMES;
-    s->cap_returns = WALK_RETURNS;
-    s->cap_exits = WALK_EXITS;
-    w->base = mem_zalloc(WALK_FRAMES, sizeof *w->base);
-    w->bits = mem_zalloc((size_t)w->words, sizeof *w->bits);
-    w->need = mem_alloc((size_t)w->v->n_ids * sizeof *w->need);
-    w->stays = mem_zalloc((size_t)w->g->n_states, sizeof *w->stays);
-    w->row_of = mem_alloc((size_t)w->g->n_states * sizeof *w->row_of);
-    memset(w->row_of, 0xFF, (size_t)w->g->n_states * sizeof *w->row_of);
-}
-
 static uint32_t scan_edges(const struct grammar *g, uint32_t state, uint8_t byte)
 {
     for (uint32_t x = g->states[state].first_edge; x < g->states[state + 1].first_edge; x++)
@@ -76,10 +76,8 @@ static uint32_t next_state(struct walk *w, uint32_t state, uint8_t byte)
     if (row >= 0)
         return w->rows[row][byte];
     uint32_t first = g->states[state].first_edge, end = g->states[state + 1].first_edge;
-    if (end - first <= ROW_EDGES || w->n_rows == MAX_ROWS)
+    if (end - first <= ROW_EDGES || w->n_rows == w->cap_rows)
         return scan_edges(g, state, byte);
-    if ((w->n_rows & (w->n_rows - 1)) == 0) /* doubles */
-        w->rows = mem_realloc(w->rows, w->n_rows ? 2 * (size_t)w->n_rows : 1, sizeof *w->rows);
     row = w->row_of[state] = w->n_rows++;
     memset(w->rows[row], 0xFF, sizeof w->rows[row]);
     for (uint32_t x = first; x < end; x++)
@@ -90,10 +88,11 @@ static uint32_t next_state(struct walk *w, uint32_t state, uint8_t byte)
 
 /* --- results ------------------------------------------------------------------------------------- */
 
+/* What does not fit is left out: fewer tokens are allowed then. */
 static void add_node(struct node_list *l, uint32_t node, int32_t turns)
 {
-    GROW(l->e, l->n, l->cap, 1);
-    l->e[l->n++] = (struct node_turns){node, turns};
+    if (l->n < l->cap)
+        l->e[l->n++] = (struct node_turns){node, turns};
 }
 
 static void allow(struct walk *w, uint32_t node, int need)
@@ -382,8 +381,6 @@ static int walk_below(struct walk *w, uint32_t root)
 static void begin_walk(struct walk *w, bool unknown)
 {
     struct sim *s = &w->sim;
-    if (!w->bits)
-        make_scratch(w);
     memset(w->bits, 0, (size_t)w->words * sizeof *w->bits);
     w->n_tokens = w->exits.n = w->tails.n = 0;
     w->nodes = 0;

@@ -40,14 +40,14 @@ struct walk {
     bool plain;     /* counted, and plain tokens are allowed by their numbers of characters */
     bool endless;   /* nothing follows the rule's end: it is the root, so exits do not matter */
     int max_height; /* rules open at a time below the state's own, at most */
-    /* Scratch, made at the first walk. */
+    /* Scratch, made once: the system gives memory to it only as it is written. */
     struct sim sim;
     int32_t *base; /* turns done when a frame was opened, at least */
     struct level levels[257];
     uint64_t *stays; /* [n_states] the classes of bytes that lead back to the state, STAYS_KNOWN with them */
     int32_t *row_of; /* [n_states] -1 = none */
-    uint32_t (*rows)[256];
-    int n_rows;
+    uint32_t (*rows)[256]; /* [n_rows of cap_rows] */
+    int n_rows, cap_rows;
     int64_t nodes;
 };
 
