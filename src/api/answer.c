@@ -20,6 +20,40 @@ void answer_write_usage(const struct generation *g, bool with_nulls, struct str 
     str_addc(out, '}');
 }
 
+static void write_ms(const char *name, double from, double to, struct str *out)
+{
+    str_addf(out, "\"%s\":", name);
+    if (from > 0 && to >= from)
+        str_addf(out, "%.3f,", 1e3 * (to - from));
+    else
+        str_adds(out, "null,");
+}
+
+void answer_write_metrics(const struct generation *g, bool with_nulls, struct str *out)
+{
+    if (!g->model->request_metrics || g->n_choices != 1) {
+        str_adds(out, with_nulls ? ",\"metrics\":null" : "");
+        return;
+    }
+    const struct choice *c = &g->choices[0];
+    const struct sluice_progress *p = &c->progress;
+    str_adds(out, ",\"metrics\":{");
+    write_ms("time_to_first_token_ms", p->scheduled, p->first_token, out);
+    write_ms("generation_time_ms", p->first_token, p->last_token, out);
+    write_ms("queue_time_ms", p->arrived, p->scheduled, out);
+    double gaps = p->n_tokens > 1 ? p->last_token - p->first_token : 0;
+    if (gaps > 0)
+        str_addf(out, "\"mean_itl_ms\":%.3f,\"tokens_per_second\":%.3f", 1e3 * gaps / (p->n_tokens - 1),
+                 (p->n_tokens - 1) / gaps);
+    else
+        str_adds(out, "\"mean_itl_ms\":null,\"tokens_per_second\":null");
+    str_addf(out,
+             ",\"sluice\":{\"prompt_tokens_computed\":%d,\"prompt_tokens_from_memory\":%d,"
+             "\"prompt_tokens_from_disk\":%d,\"preemptions\":%d,\"steps\":%llu,\"weight_bytes\":%llu}}",
+             (int)c->prompt->ids.n - p->cached_tokens, p->cached_tokens - p->disk_tokens, p->disk_tokens,
+             p->preemptions, (unsigned long long)p->steps, (unsigned long long)p->weight_bytes);
+}
+
 void answer_write_finish(const struct choice *c, struct str *out)
 {
     str_adds(out, "\"finish_reason\":");

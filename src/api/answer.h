@@ -6,6 +6,9 @@
 
 /* ,"usage":{…} (with nulls written out, or left out in a stream's chunk) */
 void answer_write_usage(const struct generation *g, bool with_nulls, struct str *out);
+/* ,"metrics":{…}: the times of a request with one answer, where the server is to tell them; else null with
+ * with_nulls, or nothing. */
+void answer_write_metrics(const struct generation *g, bool with_nulls, struct str *out);
 /* "finish_reason":…,"stop_reason":…; "tool_calls" for an answer that the model ended itself with calls */
 void answer_write_finish(const struct choice *c, struct str *out);
 /* The end of a stream: the error if there was one, then [DONE]. */

@@ -135,6 +135,8 @@ static void chat_event(struct generation *g, struct choice *c, const struct delt
         json_write_ids(out, sluice_request_tokens(c->request) + first, n);
     }
     str_adds(out, "}]");
+    if (c->finish && !g->request->include_usage)
+        answer_write_metrics(g, false, out);
     write_chunk_tail(g, out);
 }
 
@@ -145,6 +147,7 @@ static void chat_end(struct generation *g, struct str *out)
         str_adds(out, "],\"system_fingerprint\":");
         json_write_text(out, g->model->fingerprint);
         answer_write_usage(g, false, out);
+        answer_write_metrics(g, false, out);
         str_adds(out, "}\n\n");
     }
     answer_write_end(g, out);
@@ -211,7 +214,8 @@ static void chat_body(struct generation *g, struct str *out)
         json_write_ids(out, g->request->prompts[0].ids.ids, (int)g->request->prompts[0].ids.n);
     else
         str_adds(out, "null");
-    str_adds(out, ",\"metrics\":null}");
+    answer_write_metrics(g, true, out);
+    str_addc(out, '}');
 }
 
 const struct answer_writer chat_writer = {

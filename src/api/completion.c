@@ -118,6 +118,8 @@ static void completion_event(struct generation *g, struct choice *c, const struc
         json_write_ids(out, sluice_request_tokens(c->request) + d->first, d->n);
     }
     str_adds(out, "}]");
+    if (c->finish && !g->request->include_usage)
+        answer_write_metrics(g, false, out);
     if (g->request->continuous_usage)
         answer_write_usage(g, false, out);
     str_adds(out, "}\n\n");
@@ -131,6 +133,7 @@ static void completion_end(struct generation *g, struct str *out)
         str_adds(out, "],\"system_fingerprint\":");
         json_write_text(out, g->model->fingerprint);
         answer_write_usage(g, false, out);
+        answer_write_metrics(g, false, out);
         str_adds(out, "}\n\n");
     }
     answer_write_end(g, out);
@@ -176,6 +179,7 @@ static void completion_body(struct generation *g, struct str *out)
     str_adds(out, "],\"service_tier\":null,\"system_fingerprint\":");
     json_write_text(out, g->model->fingerprint);
     answer_write_usage(g, true, out);
+    answer_write_metrics(g, true, out);
     str_addc(out, '}');
 }
 

@@ -52,6 +52,7 @@ struct api_model {
     struct sampling_defaults defaults;
     struct api_limits limits;
     bool prompt_tokens_details;                      /* usage says how many prompt tokens were cached */
+    bool request_metrics;                            /* answers tell their times */
     const char *reasoning_parser, *tool_call_parser; /* by name; NULL = as the template shows */
     bool no_auto_tool_choice;                        /* tools are only for tool_choice "none" */
     struct response_store *responses;                /* NULL: /v1/responses keeps nothing */

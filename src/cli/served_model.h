@@ -61,6 +61,10 @@ struct served_model {
          .flag = &(m).auto_tool_choice,                                                         \
          .help = "the model decides whether it calls the tools of a request"},                  \
     {                                                                                           \
+        .name = "enable-per-request-metrics", .flag = &(m).api.request_metrics,                 \
+        .help = "answers carry their times and what was computed for them, as `metrics`"        \
+    },                                                                                          \
+    {                                                                                           \
         .name = "enable-prompt-tokens-details", .flag = &(m).api.prompt_tokens_details,         \
         .help = "usage says how many prompt tokens came from the prefix cache"                  \
     }

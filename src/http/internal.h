@@ -60,6 +60,9 @@ struct task {
     size_t body_len;
     char request_id[132];
     bool id_is_header;
+    bool has_priority; /* X-Vllm-Priority says it, over the body */
+    int priority;
+    enum load_format { LOAD_NONE, LOAD_TEXT, LOAD_JSON } load_format; /* endpoint-load-metrics-format */
     double arrived;
     /* what the worker made: one of these */
     struct generation *generation;

@@ -4,6 +4,7 @@
 #ifndef SLUICE_HTTP_METRICS_H
 #define SLUICE_HTTP_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/str.h"
@@ -43,13 +44,22 @@ struct metrics {
     double token_bounds[HISTOGRAM_MAX]; /* 1, 2, 5, 10 … up to the model's context */
     uint64_t finished[FINISHED_N];
     uint64_t tool_parses[2][2]; /* answers read for tool calls: whole or streamed, without or with calls */
-    uint64_t http[METRICS_ROUTES][2][6]; /* by route, GET or POST, hundreds of the status */
-    struct sluice_stats seen;            /* as of the last metrics_add_steps */
+    struct http_metrics {
+        uint64_t replies[6]; /* by hundreds of the status */
+        uint64_t n;          /* as many replies, timed and measured: */
+        double request_bytes, response_bytes;
+        struct histogram seconds;
+    } http[METRICS_ROUTES][2];     /* by route, GET or POST */
+    struct histogram http_seconds; /* of all */
+    struct sluice_stats seen;      /* as of the last metrics_add_steps */
 };
 
 void metrics_init(struct metrics *m, int max_model_len);
 void histogram_add(struct histogram *h, double value, uint64_t times);
 void metrics_add_answer(struct metrics *m, const struct finished_answer *a);
+/* A reply was sent, or its last piece. Times in seconds. */
+void metrics_add_reply(struct metrics *m, int route, bool post, int status, double seconds,
+                       size_t request_bytes, size_t response_bytes);
 /* Called whenever the engine made steps: tokens a step. */
 void metrics_add_steps(struct metrics *m, const struct sluice_stats *now);
 
@@ -59,7 +69,9 @@ struct metrics_page {
     int n_routes;
     const struct sluice_stats *stats;
     const struct sluice_plan *plan;
-    double started; /* time_t of the process's start */
+    double read_bandwidth; /* bytes a second; 0 = not measured */
+    double started;        /* time_t of the process's start */
+    bool no_engine;        /* leave out what the engine and its requests count (--disable-log-stats) */
 };
 void metrics_write(const struct metrics *m, const struct metrics_page *page, struct str *out);
 

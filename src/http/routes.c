@@ -25,8 +25,8 @@ struct route {
     const char *pattern; /* not NULL: `path` is a prefix, the rest an argument; how metrics call it */
     int methods;
     enum { BY_PATH, OPEN, GUARDED } access; /* is a key needed? */
-    bool quiet;                             /* probes: neither counted nor logged */
-    bool needs_model;                       /* 503 until it is loaded */
+    bool quiet;       /* probes: neither counted nor logged */
+    bool needs_model; /* 503 until it is loaded */
     /* answered at once … */
     void (*now)(struct server *s, const struct route *r, struct http_exchange *x);
     /* … or by a worker from the parsed body */
@@ -57,6 +57,7 @@ void reply_json(struct server *s, struct http_exchange *x, const struct route *r
     char id[200] = "";
     if (t && s->options.request_id_headers)
         snprintf(id, sizeof id, "X-Request-Id: %s\r\n", t->request_id);
+    x->sent_bytes = body->len;
     count_reply(s, r, x, status);
     log_reply(s, r, x, t, status);
     http_reply(x, status, "application/json", headers ? headers : id, str_text(body), body->len);
@@ -183,7 +184,9 @@ static void metrics(struct server *s, const struct route *r, struct http_exchang
                                       .n_routes = n_names,
                                       .stats = &stats,
                                       .plan = sluice_plan(s->model->engine),
-                                      .started = s->started};
+                                      .read_bandwidth = s->read_bandwidth,
+                                      .started = s->started,
+                                      .no_engine = s->options.no_engine_metrics};
     struct str body = {0};
     metrics_write(&s->metrics, &page, &body);
     http_reply(x, 200, "text/plain; version=1.0.0; charset=utf-8", NULL, str_text(&body), body.len);
@@ -258,6 +261,8 @@ static void generate(struct task *t, const json_t *body)
     struct api_request *r = p->read(t->model, body, t->request_id, t->id_is_header, &t->error);
     if (!r)
         return;
+    if (t->has_priority)
+        r->sampling.p.priority = t->priority;
     if (atomic_load(&t->abandoned)) { /* the client left while we read: start nothing */
         api_request_free(r);
         api_fail(&t->error, 499, "Abandoned", NULL, "the client left");
@@ -311,7 +316,10 @@ static const struct route routes[] = {
     {"/v1/messages/count_tokens", .methods = POST, .needs_model = true, .work = count_messages},
     {"/v1/responses/input_tokens", .methods = POST, .needs_model = true, .work = count_responses},
     {"/v1/chat/completions/input_tokens", .methods = POST, .needs_model = true, .work = count_chat},
-    {"/v1/responses/", .pattern = "/v1/responses/{id}", .methods = GET | POST, .needs_model = true,
+    {"/v1/responses/",
+     .pattern = "/v1/responses/{id}",
+     .methods = GET | POST,
+     .needs_model = true,
      .now = response},
     {"/chat/completions", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
     {"/responses", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
@@ -351,7 +359,9 @@ static const struct route *find(const char *path)
 void count_reply(struct server *s, const struct route *r, const struct http_exchange *x, int status)
 {
     if (r && !r->quiet && s->model)
-        s->metrics.http[r - routes][x->head.method[0] == 'P'][status / 100]++;
+        metrics_add_reply(&s->metrics, (int)(r - routes), x->head.method[0] == 'P', status,
+                          clock_now() - (x->arrived > 0 ? x->arrived : clock_now()), x->body_bytes,
+                          x->sent_bytes);
 }
 
 /* A proxy may leave its prefix on the path (--root-path): taken off, where it is there. */

@@ -1,9 +1,11 @@
 /* Requests under way. A task's body is read by a worker; a generation that comes of it stays in the list of
  * tasks, and each time the engine has news all of them are looked at. The cost of a look is a few loads,
  * so thousands of waiting requests do no harm. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 
 #include "base/clock.h"
@@ -55,6 +57,42 @@ static void name_task(struct task *t, const struct http_exchange *x)
     snprintf(t->request_id, sizeof t->request_id, "%016llx", (unsigned long long)id);
 }
 
+/* What else the headers ask for. Values that make no sense are ignored, as unknown headers are. */
+static void read_headers(struct task *t, const struct http_exchange *x)
+{
+    const char *priority = http_head_get(&x->head, "X-Vllm-Priority"),
+               *format = http_head_get(&x->head, "endpoint-load-metrics-format");
+    char *end;
+    if (priority) {
+        long v = strtol(priority, &end, 10);
+        t->has_priority = end > priority && !*end && v >= INT_MIN && v <= INT_MAX;
+        t->priority = t->has_priority ? (int)v : 0;
+    }
+    if (format)
+        t->load_format = strcasecmp(format, "text") == 0   ? LOAD_TEXT
+                         : strcasecmp(format, "json") == 0 ? LOAD_JSON
+                                                           : LOAD_NONE;
+}
+
+/* Header lines of a whole answer: how busy the server is, for load balancers that asked, and the id. */
+static void answer_headers(struct server *s, const struct task *t, struct str *out)
+{
+    if (s->options.request_id_headers)
+        str_addf(out, "X-Request-Id: %s\r\n", t->request_id);
+    if (t->load_format == LOAD_NONE)
+        return;
+    struct sluice_stats now;
+    sluice_stats(s->model->engine, &now);
+    double used = now.kv_blocks > 0 ? (double)now.kv_blocks_used / now.kv_blocks : 0;
+    str_addf(out,
+             t->load_format == LOAD_TEXT
+                 ? "endpoint-load-metrics: TEXT named_metrics.kv_cache_usage_perc=%.6g, "
+                   "named_metrics.num_requests_waiting=%d\r\n"
+                 : "endpoint-load-metrics: JSON {\"named_metrics\": {\"kv_cache_usage_perc\": %.6g, "
+                   "\"num_requests_waiting\": %d}}\r\n",
+             used, now.waiting);
+}
+
 static void run(struct job *j)
 {
     struct task *t = (struct task *)j;
@@ -74,6 +112,7 @@ void task_start(struct server *s, const struct route *r, struct http_exchange *x
     t->body = str_take(&x->body);
     t->arrived = x->arrived;
     name_task(t, x);
+    read_headers(t, x);
     t->next = s->tasks;
     if (s->tasks)
         s->tasks->prev = t;
@@ -137,10 +176,10 @@ static void record(struct server *s, const struct task *t)
     log_info("%s POST %s -> %d, prompt %lld tokens (%lld cached), answer %lld tokens, first after %.3f s, "
              "done after "
              "%.3f s, %s",
-             t->request_id, g->writer->path,
-             g->error.status ? g->error.status : 200, (long long)u.prompt, (long long)u.cached,
-             (long long)u.completion, p->first_token > 0 ? p->first_token - g->arrived : 0,
-             clock_now() - g->arrived, g->choices[0].finish ? g->choices[0].finish : "error");
+             t->request_id, g->writer->path, g->error.status ? g->error.status : 200, (long long)u.prompt,
+             (long long)u.cached, (long long)u.completion,
+             p->first_token > 0 ? p->first_token - g->arrived : 0, clock_now() - g->arrived,
+             g->choices[0].finish ? g->choices[0].finish : "error");
 }
 
 /* --- progress ------------------------------------------------------------------------------------ */
@@ -166,7 +205,10 @@ static void advance(struct server *s, struct task *t)
         } else if (g->error.status) {
             reply_error(s, x, t->route, t, &g->error);
         } else {
-            reply_json(s, x, t->route, t, 200, NULL, &out);
+            struct str headers = {0};
+            answer_headers(s, t, &headers);
+            reply_json(s, x, t->route, t, 200, str_text(&headers), &out);
+            str_free(&headers);
         }
         task_free(t);
     } else if (g->request->stream && http_stream_pending(x) > s->options.max_stream_bytes) {

@@ -48,7 +48,9 @@ static void identify(struct engine *en, const struct model_file *file, const str
     add_text(&h, info->arch);
     add_text(&h, info->backend);
     add_text(&h, backend_cpu_levels()); /* another CPU may take another way through the same level */
-    add_number(&h, (uint64_t)engine_kv(en)->dtype);
+    add_text(&h, p->kv_dtype);
+    add_text(&h, p->state_dtype);
+    add_text(&h, p->conv_dtype);
     add_number(&h, p->kv_bytes_per_token);
     add_number(&h, p->state_bytes_per_seq);
     add_number(&h, (uint64_t)p->block_size);

@@ -18,9 +18,14 @@ static double value_of(const char *page, const char *series)
 static char *page_of(const struct metrics *m, const struct sluice_stats *stats, const char *name)
 {
     static const char *const routes[] = {"/v1/completions"};
-    struct sluice_plan plan = {.kv_blocks = 50, .block_size = 16};
-    const struct metrics_page page = {
-        .model_name = name, .routes = routes, .n_routes = 1, .stats = stats, .plan = &plan, .started = 1000};
+    struct sluice_plan plan = {.kv_blocks = 50, .block_size = 16, .max_model_len = 256};
+    const struct metrics_page page = {.model_name = name,
+                                      .routes = routes,
+                                      .n_routes = 1,
+                                      .stats = stats,
+                                      .plan = &plan,
+                                      .read_bandwidth = 100,
+                                      .started = 1000};
     struct str out = {0};
     metrics_write(m, &page, &out);
     return str_take(&out);
@@ -34,6 +39,12 @@ static void test_page(void **state)
     struct sluice_stats s = {.running = 3, .waiting = 2, .kv_blocks_used = 10, .kv_blocks = 50, .steps = 4};
     s.prompt_tokens = 100;
     s.prompt_tokens_cached = 30;
+    s.prompt_tokens_disk = 10;
+    s.waiting_for_disk = 1;
+    s.offload.found_tokens = 12;
+    s.offload.missed_damaged = 4;
+    s.last.weight_bytes = 50;
+    s.last.seconds = 1;
     s.looked_up_tokens = 250; /* of prompts that are not all computed yet */
     s.cached_tokens = 130;
     s.refused = 6;
@@ -55,7 +66,8 @@ static void test_page(void **state)
                                                      .tokens = 11,
                                                      .max_tokens = 11,
                                                      .n = 1});
-    m.http[0][1][2] = 9;
+    for (int i = 0; i < 9; i++)
+        metrics_add_reply(&m, 0, true, 200, 0.3, 10, 1000);
     char *page = page_of(&m, &s, "a\"b\\c");
 #define L "{model_name=\"a\\\"b\\\\c\",engine=\"0\""
     assert_true(value_of(page, "vllm:num_requests_running" L "}") == 3);
@@ -64,7 +76,7 @@ static void test_page(void **state)
     assert_true(value_of(page, "vllm:prompt_tokens_total" L "}") == 100);
     assert_true(value_of(page, "vllm:prompt_tokens_cached_total" L "}") == 30);
     assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"local_compute\"}") == 70);
-    assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"local_cache_hit\"}") == 30);
+    assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"local_cache_hit\"}") == 20);
     assert_true(value_of(page, "vllm:prefix_cache_queries_total" L "}") == 250);
     assert_true(value_of(page, "vllm:prefix_cache_hits_total" L "}") == 130);
     assert_true(value_of(page, "vllm:admission_rejections_total{model_name=\"a\\\"b\\\\c\","
@@ -92,6 +104,22 @@ static void test_page(void **state)
     assert_true(
         value_of(page, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"}") ==
         9);
+    assert_true(value_of(page,
+                         "http_request_duration_seconds_bucket{handler=\"/v1/completions\",method=\"POST\","
+                         "le=\"0.5\"}") == 9);
+    assert_true(value_of(page, "http_request_duration_highr_seconds_count") == 9);
+    assert_true(value_of(page, "http_request_size_bytes_sum{handler=\"/v1/completions\"}") == 90);
+    assert_true(value_of(page, "http_response_size_bytes_sum{handler=\"/v1/completions\"}") == 9000);
+    assert_true(value_of(page, "vllm:prompt_tokens_by_source_total" L ",source=\"external_kv_transfer\"}") ==
+                10);
+    assert_true(value_of(page, "vllm:prompt_tokens_cached_by_source_total" L ",source=\"device\"}") == 20);
+    assert_true(value_of(page, "vllm:prompt_tokens_cached_by_source_total" L ",source=\"disk\"}") == 10);
+    assert_true(value_of(page, "vllm:external_prefix_cache_hits_total" L "}") == 12);
+    assert_true(value_of(page, "vllm:num_requests_waiting_by_reason" L ",reason=\"deferred\"}") == 1);
+    assert_true(value_of(page, "sluice:kv_offload_misses_total" L ",reason=\"damaged\"}") == 4);
+    assert_non_null(strstr(page, "block_size=\"16\",num_gpu_blocks=\"50\""));
+    assert_non_null(strstr(page, "kv_cache_max_concurrency=\"3.12\""));
+    assert_true(value_of(page, "sluice:last_step_share_of_read_limit" L "}") == 0.5);
     assert_true(value_of(page, "process_resident_memory_bytes") > 1e6);
     assert_true(value_of(page, "process_open_fds") >= 3);
     free(page);
@@ -107,6 +135,8 @@ static void test_format(void **state)
         histogram_add(&m.ttft, i * 0.01, 1);
         histogram_add(&m.prompt_tokens, i, 1);
     }
+    for (int i = 0; i < 100; i++)
+        metrics_add_reply(&m, 0, i % 2, i % 3 ? 200 : 404, i * 0.05, 100, 200);
     struct sluice_stats s = {0};
     char *page = page_of(&m, &s, "x");
     char family[128] = "", type[32] = "";
@@ -125,14 +155,17 @@ static void test_format(void **state)
         const char *suffix = line + strlen(family);
         double value = strtod(strrchr(line, ' '), NULL);
         if (strcmp(type, "histogram") == 0) {
-            assert_true(strncmp(suffix, "_bucket{", 8) == 0 || strncmp(suffix, "_sum{", 5) == 0 ||
-                        strncmp(suffix, "_count{", 7) == 0);
+            assert_true(strncmp(suffix, "_bucket{", 8) == 0 || strncmp(suffix, "_sum", 4) == 0 ||
+                        strncmp(suffix, "_count", 6) == 0);
             if (suffix[1] == 'b') {
                 assert_true(value >= last_bucket);
                 last_bucket = value;
             } else if (suffix[1] == 'c') {
                 assert_true(value == last_bucket);
+                last_bucket = -1; /* of the next labels */
             }
+        } else if (strcmp(type, "summary") == 0) {
+            assert_true(strncmp(suffix, "_sum{", 5) == 0 || strncmp(suffix, "_count{", 7) == 0);
         } else {
             assert_int_equal(n, strlen(family));
         }
@@ -140,8 +173,26 @@ static void test_format(void **state)
     free(page);
 }
 
+/* --disable-log-stats: only what belongs to the process and to HTTP is left. */
+static void test_without_engine(void **state)
+{
+    (void)state;
+    struct metrics m;
+    metrics_init(&m, 100);
+    struct sluice_stats s = {0};
+    struct sluice_plan plan = {0};
+    const struct metrics_page page = {.model_name = "x", .stats = &s, .plan = &plan, .no_engine = true};
+    struct str out = {0};
+    metrics_write(&m, &page, &out);
+    assert_null(strstr(out.data, "vllm:"));
+    assert_null(strstr(out.data, "sluice:"));
+    assert_true(value_of(out.data, "http_request_duration_highr_seconds_count") == 0);
+    str_free(&out);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_page), cmocka_unit_test(test_format)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_page), cmocka_unit_test(test_format),
+                                       cmocka_unit_test(test_without_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
