@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "sched/fork.h"
 
 static _Atomic size_t live_bytes, most_bytes = SIZE_MAX;
 
@@ -33,6 +34,7 @@ static void destroy(struct sluice_request *r)
 {
     atomic_fetch_sub(&live_bytes, r->bytes);
     sampler_free(r->sampler);
+    fork_group_unref(r->group);
     free(r->stop_ids);
     free(r->borders);
     free(r->tokens);
@@ -66,7 +68,7 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
     r->n_logprobs = p->n_logprobs;
     r->n_prompt_logprobs = p->n_prompt_logprobs;
     r->n_stop_ids = p->n_stop_ids;
-    r->state_slot = r->slice = r->parent = r->rolling = -1;
+    r->state_slot = r->slice = r->parent = r->rolling = r->swapped = -1;
     memcpy(r->salt, p->cache_salt, sizeof r->salt);
     r->n_borders = p->n_borders;
     r->borders = mem_alloc((size_t)p->n_borders * sizeof *r->borders);
@@ -112,6 +114,27 @@ void request_unref(struct sluice_request *r)
 void request_finish(struct sluice_request *r, enum sluice_finish why)
 {
     atomic_store_explicit(&r->finish, (int)why, memory_order_release);
+}
+
+struct row_job request_answer_row(struct sluice_request *r)
+{
+    int made = r->n_tokens - r->n_prompt;
+    struct row_job job = {.sampler = r->sampler, .index = made, .n_probs = r->n_logprobs};
+    if (r->probs) {
+        job.probs = r->probs + (size_t)made * (size_t)(1 + r->n_logprobs);
+        job.rank = &r->ranks[made];
+    }
+    return job;
+}
+
+void request_copy_scores(struct sluice_request *r, const struct sluice_request *from)
+{
+    if (!r->prompt_probs)
+        return;
+    size_t n = (size_t)r->n_prompt, entries = n * (size_t)(1 + r->n_prompt_logprobs);
+    memcpy(r->prompt_probs, from->prompt_probs, entries * sizeof *r->prompt_probs);
+    memcpy(r->prompt_ranks, from->prompt_ranks, n * sizeof *r->prompt_ranks);
+    atomic_store_explicit(&r->n_scored, r->n_prompt, memory_order_release);
 }
 
 bool request_append(struct sluice_request *r, int32_t token, double now)

@@ -10,12 +10,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "engine/engine.h"
 #include "ops/batch.h"
 #include "sample/sampler.h"
 #include "sched/blocks.h"
 #include "sluice.h"
 
 enum { REQUEST_MAX_SAVES = 16 }; /* snapshots of one request in one step */
+
+struct fork_group;
 
 struct sluice_request {
     /* fixed at submission */
@@ -47,7 +50,7 @@ struct sluice_request {
 
     /* engine's side */
     int n_tokens;   /* prompt + answer so far */
-    int n_lost;     /* tokens that the last preemption took */
+    int n_lost;     /* tokens that were computed for it and taken; 0 = never, or swapped */
     int n_computed; /* of them, in the KV cache (and the recurrent state) */
     int n_forced;   /* tokens appended behind the last one that was sampled: its next step has so many more */
     struct block_table table;
@@ -66,15 +69,26 @@ struct sluice_request {
     int branch;        /* grid position up to which a lookup found tokens without state; 0 = none */
     int state_from;    /* slot that the next step's state starts from; 0 = its own */
     int last_snapshot; /* position of the latest snapshot in its chain */
-    int32_t rolling, rolling_block;             /* the answer's latest snapshot and its block; -1 = none */
-    struct state_save saves[REQUEST_MAX_SAVES]; /* [n_saves] of the step under way … */
-    int save_positions[REQUEST_MAX_SAVES];      /* … and the positions they are for */
+    int32_t rolling, rolling_block; /* the answer's latest snapshot and its block; -1 = none */
+    struct state_save saves[REQUEST_MAX_SAVES + 1]; /* [n_saves] of the step under way (the last may be
+                                                       a fork's) … */
+    int save_positions[REQUEST_MAX_SAVES];          /* … and the positions they are for */
     int n_saves;
 
     /* prefixes on disk (sched/prefix_disk.h) */
     enum { DISK_UNASKED, DISK_READS, DISK_DONE } disk; /* DISK_READS: waits until it is brought in */
     int disk_tries;
     int local_tokens; /* what memory had when the disk was asked */
+
+    /* several answers to one prompt (sched/fork.h) */
+    struct fork_group *group;       /* NULL = alone */
+    struct sluice_request *sibling; /* next member */
+    bool expects;                   /* waits to continue from what the group holds */
+    struct row_job first_row;       /* picks its first token from the leader's row */
+
+    /* swapped out (sched/swap.h) */
+    int32_t swapped; /* first page; -1 = not */
+    int n_swapped;   /* tokens there */
 };
 
 /* Bounds what all requests of this process together may hold beside the KV cache (their tokens,
@@ -89,6 +103,11 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
 void request_unref(struct sluice_request *r);
 
 enum { REQUEST_MAX_FORCED = 31 }; /* tokens that one step may append without computing them */
+
+/* The job that picks r's next answer token from a row of logits. */
+struct row_job request_answer_row(struct sluice_request *r);
+/* Engine's side: r's prompt is scored as that of `from`, a request with the same one, is. */
+void request_copy_scores(struct sluice_request *r, const struct sluice_request *from);
 
 /* Engine's side: appends and publishes an answer token; decides whether the answer is over (sets finish).
  * Returns true if it is. */

@@ -43,6 +43,8 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *c)
     *s = (struct scheduler){.config = *c};
     block_pool_init(&s->pool, c->n_blocks, c->block_size);
     prefix_init(&s->prefix, &s->pool, c->prefix_cache, c->has_state, c->max_num_seqs, c->n_snapshots);
+    s->forks = (struct fork_list){.pool = &s->pool, .prefix = &s->prefix};
+    swap_init(&s->swap, c->swap_pages, c->page_bytes, c->state_pages, c->move, c->move_arg);
     s->free_slots = mem_zalloc(seqs, sizeof *s->free_slots);
     for (int i = 0; i < c->max_num_seqs && c->has_state; i++)
         s->free_slots[s->n_free_slots++] = c->max_num_seqs - 1 - i;
@@ -52,12 +54,14 @@ void scheduler_init(struct scheduler *s, const struct scheduler_config *c)
     s->who = mem_zalloc(seqs, sizeof *s->who);
     s->rows = mem_zalloc((size_t)c->max_logits, sizeof *s->rows);
     s->stats.kv_blocks = c->n_blocks;
+    s->stats.swap_size = (size_t)c->swap_pages * c->page_bytes;
 }
 
 void scheduler_free(struct scheduler *s)
 {
     scheduler_abort_all(s);
     prefix_free(&s->prefix);
+    swap_free(&s->swap);
     block_pool_free(&s->pool);
     free(s->free_slots);
     free(s->tokens);
@@ -104,6 +108,8 @@ static void retire(struct scheduler *s, struct sluice_request *r, bool running, 
         release(s, r);
     else
         list_remove(&s->waiting, r);
+    fork_leave(&s->forks, r);
+    swap_discard(&s->swap, r);
     s->stats.finished[why]++;
     trace_request(s, r, why);
     s->ended = true;
@@ -138,9 +144,9 @@ static bool better_victim(const struct scheduler *s, const struct sluice_request
     return comes_after(s, a, b);
 }
 
-/* Takes the memory of the running request that loses least. It waits again in its old place and recomputes
- * what it had (less what the prefix cache still holds); its tokens will be the same (law 3). Returns the
- * victim. */
+/* Takes the memory of the running request that loses least. It waits again in its old place. What it had is
+ * brought back from swap space or computed again (less what the prefix cache still holds), whichever costs
+ * less; its tokens will be the same (law 3). Returns the victim. */
 static struct sluice_request *preempt_one(struct scheduler *s)
 {
     struct sluice_request *victim = s->running.first;
@@ -148,9 +154,12 @@ static struct sluice_request *preempt_one(struct scheduler *s)
         if (better_victim(s, r, victim))
             victim = r;
     s->stats.preemptions++;
-    victim->n_lost = victim->n_computed;
     atomic_fetch_add(&victim->preemptions, 1);
-    trace_mark(s->trace, victim->order, "preempted", clock_now());
+    size_t swapped = swap_out(&s->swap, victim, s->config.block_size);
+    victim->n_lost = swapped ? 0 : victim->n_computed;
+    s->stats.swapped_out += swapped > 0;
+    s->stats.swapped_out_bytes += swapped;
+    trace_mark(s->trace, victim->order, swapped ? "swapped out" : "preempted", clock_now());
     release(s, victim);
     victim->n_computed = 0;
     list_insert(s, &s->waiting, victim);
@@ -170,8 +179,8 @@ static int decode_size(const struct scheduler *s, const struct sluice_request *r
     return r->n_tokens - r->n_computed < room ? r->n_tokens - r->n_computed : room;
 }
 
-/* Makes sure that every decoding request has a block for its next token, preempting when the pool is empty.
- */
+/* Makes sure that every decoding request has a block for its next token. When the pool is empty, those that
+ * wait let go of what is held for them, then running ones are preempted. */
 static void secure_decodes(struct scheduler *s)
 {
     struct sluice_request *r = s->running.first;
@@ -180,6 +189,8 @@ static void secure_decodes(struct scheduler *s)
             r = r->next;
             continue;
         }
+        if (fork_reclaim(&s->forks, false))
+            continue;
         struct sluice_request *next = r->next, *victim = preempt_one(s);
         if (victim == r)
             r = next;
@@ -216,7 +227,6 @@ static void add_slice(struct scheduler *s, struct sluice_request *r, int count)
                                                 .state_slot = r->state_slot,
                                                 .state_from = r->state_from,
                                                 .saves = r->saves,
-                                                .n_saves = r->n_saves,
                                                 .n_logits = rows};
     for (int i = 0; i < count; i++) {
         s->tokens[b->n_tokens] = r->tokens[start + i];
@@ -229,14 +239,9 @@ static void add_slice(struct scheduler *s, struct sluice_request *r, int count)
         if (p == r->n_tokens - 1) {
             if (r->max_tokens == 0)
                 continue;
-            int made = r->n_tokens - r->n_prompt;
-            job->sampler = r->sampler;
-            job->index = made;
-            job->n_probs = r->n_logprobs;
-            if (r->probs) {
-                job->probs = r->probs + (size_t)made * (size_t)(1 + r->n_logprobs);
-                job->rank = &r->ranks[made];
-            }
+            *job = request_answer_row(r);
+            if (fork_leads(r))
+                fork_share_row(&s->forks, r, count, job);
         } else {
             job->token = r->tokens[p + 1];
             job->n_probs = r->n_prompt_logprobs;
@@ -244,6 +249,7 @@ static void add_slice(struct scheduler *s, struct sluice_request *r, int count)
             job->rank = &r->prompt_ranks[p + 1];
         }
     }
+    s->slices[r->slice].n_saves = r->n_saves;
 }
 
 /* How many of r's prompt tokens go into this step. */
@@ -272,15 +278,20 @@ static bool may_prefill(const struct scheduler *s)
 
 static void add_prefill(struct scheduler *s, struct sluice_request *r)
 {
-    add_slice(s, r, chunk_size(s, r));
+    int count = chunk_size(s, r);
+    add_slice(s, r, count);
+    s->prefill_tokens += count;
     s->n_prefills++;
 }
 
 /* Says in the counters what the lookup of a newcomer's prompt found, and why it was not more. */
 static void count_lookup(struct scheduler *s, struct sluice_request *r, const struct prefix_match *m)
 {
-    if (atomic_load(&r->preemptions) > 0) {
-        s->stats.recomputed_tokens += (uint64_t)(r->n_lost > m->usable ? r->n_lost - m->usable : 0);
+    if (r->n_lost > 0) {
+        int again = r->n_lost > m->usable ? r->n_lost - m->usable : 0;
+        s->stats.recomputed_tokens += (uint64_t)again;
+        if (atomic_load(&r->preemptions) > 0)
+            swap_saw_recompute(&s->swap, r->n_lost, again);
         return;
     }
     if (!s->config.prefix_cache)
@@ -303,34 +314,68 @@ static void count_lookup(struct scheduler *s, struct sluice_request *r, const st
         s->stats.lookups_unknown++;
 }
 
-/* Moves waiting requests to running while tokens, slots and blocks for their whole prompt are there. */
+/* Gives a waiting request blocks for all its tokens and a state slot, and what was computed of them before:
+ * by itself (swap), by its group, or by whoever had the same beginning. false, with nothing changed, if there
+ * are too few blocks. */
+static bool take_memory(struct scheduler *s, struct sluice_request *r)
+{
+    bool swapped = swap_holds(r), forked = !swapped && r->expects;
+    struct prefix_match m = {0};
+    if (forked)
+        m = fork_take(&s->forks, r);
+    else if (!swapped)
+        m = prefix_take(&s->prefix, r);
+    /* one block to spare keeps a newcomer from taking the block that a neighbour's next token needs */
+    int spare = s->running.n > 0 ? 1 : 0;
+    if (blocks_for(&s->pool, r->n_tokens) - r->table.n + spare > blocks_available(&s->pool)) {
+        prefix_give_back(&s->prefix, r);
+        return false;
+    }
+    block_table_grow(&s->pool, &r->table, r->n_tokens);
+    if (s->config.has_state)
+        r->state_slot = s->free_slots[--s->n_free_slots];
+    if (swapped) {
+        s->stats.swapped_in_bytes += swap_in(&s->swap, r, s->config.block_size);
+        s->stats.swapped_in++;
+        trace_mark(s->trace, r->order, "swapped in", clock_now());
+        return true;
+    }
+    if (forked) {
+        fork_take_rest(&s->forks, r, s->config.move, s->config.move_arg);
+        s->stats.forked++;
+    }
+    count_lookup(s, r, &m);
+    return true;
+}
+
+/* Moves waiting requests to running while tokens, slots and blocks are there. Where nobody runs, there is
+ * room for one once nothing is held for others. */
 static void admit(struct scheduler *s, double now)
 {
-    const struct scheduler_config *c = &s->config;
-    while (s->waiting.first && s->running.n < c->max_num_seqs && may_prefill(s)) {
-        struct sluice_request *r = s->waiting.first;
-        struct prefix_match m = prefix_take(&s->prefix, r);
-        /* one block to spare keeps a newcomer from taking the block that a neighbour's next token needs */
-        int spare = s->running.n > 0 ? 1 : 0;
-        if (blocks_for(&s->pool, r->n_tokens) - r->table.n + spare > blocks_available(&s->pool)) {
-            prefix_give_back(&s->prefix, r);
+    struct sluice_request *next;
+    for (struct sluice_request *r = s->waiting.first; r; r = next) {
+        next = r->next;
+        if (fork_defers(r))
+            continue;
+        if (s->running.n == s->config.max_num_seqs || !may_prefill(s))
             return;
-        }
-        block_table_grow(&s->pool, &r->table, r->n_tokens);
-        count_lookup(s, r, &m);
+        while (!take_memory(s, r))
+            if (s->running.n > 0 || !fork_reclaim(&s->forks, true))
+                return;
         list_remove(&s->waiting, r);
         list_insert(s, &s->running, r);
-        if (c->has_state)
-            r->state_slot = s->free_slots[--s->n_free_slots];
         if (atomic_load(&r->scheduled) == 0)
             atomic_store(&r->scheduled, now);
-        add_prefill(s, r);
+        if (is_decode(r))
+            add_slice(s, r, decode_size(s, r, 0));
+        else
+            add_prefill(s, r);
     }
 }
 
 static void build_batch(struct scheduler *s, double now)
 {
-    s->n_prefills = 0;
+    s->n_prefills = s->prefill_tokens = 0;
     s->batch = (struct batch){.tokens = s->tokens, .positions = s->positions, .seqs = s->slices};
     secure_decodes(s);
     int decodes = 0;
@@ -345,6 +390,50 @@ static void build_batch(struct scheduler *s, double now)
         if (r->slice < 0 && may_prefill(s))
             add_prefill(s, r);
     admit(s, now);
+}
+
+/* Publishes r's new token, or its end. */
+static void deliver_token(struct scheduler *s, struct sluice_request *r, bool running, int32_t token,
+                          double now)
+{
+    if (token == PICK_END) {
+        retire(s, r, running, SLUICE_STOP);
+        return;
+    }
+    if (token < 0) {
+        if (token == PICK_STUCK)
+            snprintf(r->error, sizeof r->error, "%s", sampler_error(r->sampler));
+        else
+            snprintf(r->error, sizeof r->error, "the model's logits are not numbers at position %d",
+                     r->n_tokens - 1);
+        retire(s, r, running, SLUICE_ERROR);
+        return;
+    }
+    int before = r->n_tokens;
+    bool over = request_append(r, token, now) || request_append_forced(r, now);
+    s->stats.generation_tokens += (uint64_t)(r->n_tokens - before);
+    if (over)
+        retire(s, r, running, (enum sluice_finish)atomic_load(&r->finish));
+}
+
+/* r has computed the prompt of its group: the others' first tokens, and what they need to go on. */
+static void deliver_fork(struct scheduler *s, struct sluice_request *r, double now)
+{
+    struct sluice_request *next;
+    fork_hold(&s->forks, r);
+    for (struct sluice_request *q = r->group->members; q; q = next) {
+        next = q->sibling;
+        if (q == r)
+            continue;
+        request_copy_scores(q, r);
+        atomic_store(&q->scheduled, atomic_load(&r->scheduled));
+        atomic_store(&q->cached_tokens, atomic_load(&r->cached_tokens));
+        q->n_lost = q->n_prompt; /* unless it can continue from what is held */
+        if (q->max_tokens == 0)
+            retire(s, q, false, SLUICE_LENGTH);
+        else
+            deliver_token(s, q, false, q->first_row.token, now);
+    }
 }
 
 /* Publishes what the step computed for one slice: scored prompt positions, the new token, the end. */
@@ -368,29 +457,12 @@ static void deliver(struct scheduler *s, struct sluice_request *r, const struct 
         s->stats.prompt_tokens += (uint64_t)r->n_prompt;
         s->stats.prompt_tokens_cached += (uint64_t)atomic_load(&r->cached_tokens);
     }
-    if (r->max_tokens == 0) {
+    if (fork_leads(r))
+        deliver_fork(s, r, now);
+    if (r->max_tokens == 0)
         retire(s, r, true, SLUICE_LENGTH);
-        return;
-    }
-    int32_t token = rows[slice->n_logits - 1].token;
-    if (token == PICK_END) {
-        retire(s, r, true, SLUICE_STOP);
-        return;
-    }
-    if (token < 0) {
-        if (token == PICK_STUCK)
-            snprintf(r->error, sizeof r->error, "%s", sampler_error(r->sampler));
-        else
-            snprintf(r->error, sizeof r->error, "the model's logits are not numbers at position %d",
-                     r->n_computed - 1);
-        retire(s, r, true, SLUICE_ERROR);
-        return;
-    }
-    int before = r->n_tokens;
-    bool over = request_append(r, token, now) || request_append_forced(r, now);
-    s->stats.generation_tokens += (uint64_t)(r->n_tokens - before);
-    if (over)
-        retire(s, r, true, (enum sluice_finish)atomic_load(&r->finish));
+    else
+        deliver_token(s, r, true, rows[slice->n_logits - 1].token, now);
 }
 
 static void add_ledger(struct sluice_ledger *sum, const struct sluice_ledger *x)
@@ -441,11 +513,26 @@ int scheduler_step(struct scheduler *s, bool *published)
         s->stats.steps++;
         add_ledger(&s->stats.total, &s->stats.last);
     }
+    if (2 * s->prefill_tokens >= b->n_tokens && b->n_tokens > 0)
+        swap_saw_prefill(&s->swap, b->n_tokens, s->stats.last.seconds);
     *published = s->ended || b->n_logits > 0; /* an answer of no tokens ends without a row of logits */
     s->stats.running = s->running.n;
     s->stats.waiting = s->waiting.n;
+    s->stats.swap_used = (size_t)(s->swap.n_pages - s->swap.n_free) * s->swap.page_bytes;
+    s->stats.queued_tokens = scheduler_queued_tokens(s);
     s->stats.kv_blocks_used = s->pool.n_blocks - blocks_available(&s->pool);
     return b->n_tokens;
+}
+
+int64_t scheduler_queued_tokens(const struct scheduler *s)
+{
+    const struct request_list *lists[] = {&s->waiting, &s->running};
+    int64_t sum = 0;
+    for (int i = 0; i < 2; i++)
+        for (const struct sluice_request *r = lists[i]->first; r; r = r->next)
+            if (r->n_tokens == r->n_prompt && !fork_defers(r))
+                sum += r->n_prompt - r->n_computed;
+    return sum;
 }
 
 void scheduler_abort_all(struct scheduler *s)

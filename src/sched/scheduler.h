@@ -5,8 +5,10 @@
 #define SLUICE_SCHED_SCHEDULER_H
 
 #include "engine/engine.h"
+#include "sched/fork.h"
 #include "sched/prefix.h"
 #include "sched/request.h"
+#include "sched/swap.h"
 #include "sched/trace.h"
 
 /* Runs a batch (engine_step, or a test's recorder). */
@@ -20,10 +22,13 @@ struct scheduler_config {
     int n_blocks, block_size;
     int max_logits;  /* rows of logits of a step: at least max_num_seqs */
     bool has_state;  /* sequences own a state slot: 0 … max_num_seqs - 1 */
-    int n_snapshots; /* state slots after those, for the prefix cache */
+    int n_snapshots; /* state slots after those, for the prefix cache and for forks */
     bool prefix_cache;
+    int swap_pages, state_pages; /* pages of swap space, and those that a state takes */
+    size_t page_bytes;           /* of a page, and of a block */
     step_fn *step;
-    void *step_arg;
+    move_fn *move;
+    void *step_arg, *move_arg;
 };
 
 struct request_list {
@@ -35,12 +40,15 @@ struct scheduler {
     struct scheduler_config config;
     struct block_pool pool;
     struct prefix_cache prefix;
+    struct fork_list forks;
+    struct swap_space swap;
     struct request_list waiting, running; /* both in order of turn: arrival, or priority and then arrival */
     int32_t *free_slots;                  /* [n_free_slots] */
     int n_free_slots;
     /* the batch under construction */
     struct batch batch;
-    int n_prefills;              /* slices in it that are not a decode token */
+    int n_prefills;              /* slices in it that are not a decode token … */
+    int prefill_tokens;          /* … and their tokens */
     bool ended;                  /* a request ended in this step */
     int32_t *tokens, *positions; /* [max_num_batched_tokens] */
     struct seq_slice *slices;    /* [max_num_seqs] */
@@ -58,6 +66,8 @@ void scheduler_free(struct scheduler *s);
 void scheduler_add(struct scheduler *s, struct sluice_request *r);
 /* One step. Returns tokens computed; *published tells whether any request has news. */
 int scheduler_step(struct scheduler *s, bool *published);
+/* Prompt tokens of requests here that are not computed yet. */
+int64_t scheduler_queued_tokens(const struct scheduler *s);
 /* Ends every request as aborted. */
 void scheduler_abort_all(struct scheduler *s);
 

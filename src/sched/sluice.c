@@ -24,11 +24,12 @@ struct sluice {
     pthread_cond_t wake;
     struct sluice_request *inbox_first, *inbox_last; /* under lock, linked by next */
     int inbox_n;
+    int64_t inbox_tokens; /* of their prompts, each counted once */
     bool poked, stopping;
-    int max_queued; /* 0 = no bound */
+    int max_queued, max_queued_tokens; /* 0 = no bound */
     struct sluice_stats
-        stats;        /* under lock: a copy made after each step; who runs and who waits, before it */
-    uint64_t refused; /* under lock */
+        stats; /* under lock: a copy made after each step; who runs and who waits, before it */
+    uint64_t refused, refused_tokens; /* under lock */
 
     _Atomic double heartbeat;
     pthread_t thread;
@@ -45,6 +46,7 @@ static void run_engine(void *arg, const struct batch *batch, struct row_job *row
     pthread_mutex_lock(&s->lock);
     s->stats.running = s->sched.running.n;
     s->stats.waiting = s->sched.waiting.n;
+    s->stats.queued_tokens = scheduler_queued_tokens(&s->sched);
     pthread_mutex_unlock(&s->lock);
     engine_step(s->engine, batch, rows, ledger);
 }
@@ -61,8 +63,10 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
     }
     struct sluice *s = mem_zalloc(1, sizeof *s);
     const struct sluice_plan *p = engine_plan(engine);
+    size_t page = engine_block_bytes(engine);
     s->engine = engine;
     s->max_queued = o->max_queued;
+    s->max_queued_tokens = o->max_queued_tokens;
     struct scheduler_config c = {.max_num_seqs = p->max_num_seqs,
                                  .max_num_batched_tokens = p->max_num_batched_tokens,
                                  .long_prefill_threshold = o->long_prefill_threshold,
@@ -74,8 +78,13 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
                                  .has_state = p->state_bytes_per_seq > 0,
                                  .n_snapshots = p->state_snapshots,
                                  .prefix_cache = !o->no_prefix_cache,
+                                 .swap_pages = (int)(p->swap / page),
+                                 .state_pages = (int)((p->state_bytes_per_seq + page - 1) / page),
+                                 .page_bytes = page,
                                  .step = run_engine,
-                                 .step_arg = s};
+                                 .step_arg = s,
+                                 .move = engine_move,
+                                 .move_arg = engine};
     scheduler_init(&s->sched, &c);
     s->sched.trace = s->trace = trace;
     enum { REQUESTS_SHARE = 8 }; /* of the granted memory, for what requests hold beside the KV cache */
@@ -156,53 +165,97 @@ static int check_sampling(const struct sluice_sampling *p, int vocab, struct err
     return 0;
 }
 
-struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, int n_prompt,
-                                     const struct sluice_sampling *p, struct err *e)
+/* Makes the requests of a group. -1 and *e, with nothing made, if one cannot be. */
+static int create_group(struct sluice *s, const int32_t *prompt, int n_prompt,
+                        const struct sluice_sampling *p, int n, struct sluice_request **out, struct err *e)
+{
+    int made = 0, block_size = sluice_plan(s)->block_size;
+    for (; made < n; made++) {
+        struct sluice_sampling own = *p;
+        own.seed += (uint64_t)made;
+        out[made] =
+            request_create(prompt, n_prompt, &own, own.max_tokens, sluice_info(s)->vocab, block_size, e);
+        if (!out[made])
+            goto fail;
+        atomic_store(&out[made]->owner, s);
+    }
+    if (n > 1 && !fork_group_create(out, n, block_size)) {
+        err_set(e, ERR_NO_MEMORY, "no memory for a prompt of %d tokens", n_prompt);
+        goto fail;
+    }
+    return 0;
+fail:
+    while (made > 0)
+        request_unref(out[--made]);
+    return -1;
+}
+
+/* Whether `n` requests with a prompt of n_prompt tokens may still queue. Under lock. */
+static int may_queue(struct sluice *s, int n_prompt, int n, struct err *e)
+{
+    if (s->stopping)
+        return err_set(e, ERR_BUSY, "the engine is shutting down");
+    if (s->max_queued > 0 && n > s->max_queued - s->stats.waiting - s->inbox_n) {
+        s->refused++;
+        return err_set(e, ERR_BUSY,
+                       "%d requests are waiting, and no more may than %d (--max-num-queued-reqs): "
+                       "try again later",
+                       s->stats.waiting + s->inbox_n, s->max_queued);
+    }
+    int64_t queued = s->stats.queued_tokens + s->inbox_tokens;
+    if (s->max_queued_tokens > 0 && queued > 0 && queued + n_prompt > s->max_queued_tokens) {
+        s->refused_tokens++;
+        return err_set(e, ERR_BUSY,
+                       "%lld prompt tokens are waiting, and no more may than %d "
+                       "(--max-num-queued-tokens): try again later",
+                       (long long)queued, s->max_queued_tokens);
+    }
+    return 0;
+}
+
+int sluice_submit_group(struct sluice *s, const int32_t *prompt, int n_prompt,
+                        const struct sluice_sampling *p, int n, struct sluice_request **out, struct err *e)
 {
     const struct sluice_plan *plan = sluice_plan(s);
     int vocab = sluice_info(s)->vocab;
-    if (n_prompt < 1) {
-        err_set(e, ERR_INVALID, "the prompt is empty: give at least one token");
-        return NULL;
-    }
+    if (n_prompt < 1)
+        return err_set(e, ERR_INVALID, "the prompt is empty: give at least one token");
+    if (check_number("n", n, 1, 1 << 20, e))
+        return -1;
     int room = plan->max_model_len - n_prompt;
-    if (room < (p->max_tokens > 0 ? 1 : 0)) {
-        err_set(e, ERR_LIMIT, "this model's maximum context length is %d tokens, and the prompt alone has %d",
-                plan->max_model_len, n_prompt);
-        return NULL;
-    }
+    if (room < (p->max_tokens > 0 ? 1 : 0))
+        return err_set(e, ERR_LIMIT,
+                       "this model's maximum context length is %d tokens, and the prompt alone has %d",
+                       plan->max_model_len, n_prompt);
     if (check_ids("prompt", prompt, n_prompt, vocab, e) || check_sampling(p, vocab, e))
-        return NULL;
-    int max_tokens = p->max_tokens < room ? p->max_tokens : room;
-    struct sluice_request *r = request_create(prompt, n_prompt, p, max_tokens, vocab, plan->block_size, e);
-    if (!r)
-        return NULL;
-    atomic_store(&r->owner, s);
-    atomic_fetch_add(&r->refs, 1); /* the engine's */
-
+        return -1;
+    struct sluice_sampling own = *p;
+    own.max_tokens = p->max_tokens < room ? p->max_tokens : room;
+    if (create_group(s, prompt, n_prompt, &own, n, out, e))
+        return -1;
     pthread_mutex_lock(&s->lock);
-    bool open = !s->stopping,
-         room_to_wait = s->max_queued == 0 || s->stats.waiting + s->inbox_n < s->max_queued;
-    if (open && room_to_wait) {
-        *(s->inbox_last ? &s->inbox_last->next : &s->inbox_first) = r;
-        s->inbox_last = r;
-        s->inbox_n++;
+    int rc = may_queue(s, n_prompt, n, e);
+    if (rc == 0) {
+        for (int i = 0; i < n; i++) {
+            atomic_fetch_add(&out[i]->refs, 1); /* the engine's */
+            *(s->inbox_last ? &s->inbox_last->next : &s->inbox_first) = out[i];
+            s->inbox_last = out[i];
+        }
+        s->inbox_n += n;
+        s->inbox_tokens += n_prompt;
         pthread_cond_signal(&s->wake);
     }
-    s->refused += open && !room_to_wait;
     pthread_mutex_unlock(&s->lock);
-    if (!open || !room_to_wait) {
-        request_unref(r);
-        request_unref(r);
-        if (open)
-            err_set(e, ERR_BUSY,
-                    "%d requests are waiting, and no more may (--max-num-queued-reqs): try again later",
-                    s->max_queued);
-        else
-            err_set(e, ERR_BUSY, "the engine is shutting down");
-        return NULL;
-    }
-    return r;
+    for (int i = 0; rc && i < n; i++)
+        request_unref(out[i]);
+    return rc;
+}
+
+struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, int n_prompt,
+                                     const struct sluice_sampling *p, struct err *e)
+{
+    struct sluice_request *r;
+    return sluice_submit_group(s, prompt, n_prompt, p, 1, &r, e) == 0 ? r : NULL;
 }
 
 void sluice_cancel(struct sluice_request *r)
@@ -234,6 +287,8 @@ static void take_inbox(struct sluice *s)
     s->inbox_first = s->inbox_last = NULL;
     s->stats.waiting += s->inbox_n; /* until the step says better: they are never out of both counts */
     s->inbox_n = 0;
+    s->stats.queued_tokens += s->inbox_tokens;
+    s->inbox_tokens = 0;
     s->poked = false;
     pthread_mutex_unlock(&s->lock);
     while (r) {
@@ -337,7 +392,9 @@ void sluice_stats(struct sluice *s, struct sluice_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
     out->waiting += s->inbox_n;
+    out->queued_tokens += s->inbox_tokens;
     out->refused = s->refused;
+    out->refused_tokens = s->refused_tokens;
     pthread_mutex_unlock(&s->lock);
     out->engine_heartbeat = atomic_load(&s->heartbeat);
 }
