@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/responses_store.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/commands.h"
@@ -65,7 +66,7 @@ int cmd_serve(int argc, char **argv)
     struct http_options http;
     http_options_init(&http);
     bool disable_log_stats = false;
-    uint64_t max_body = server.max_body_bytes;
+    uint64_t max_body = server.max_body_bytes, responses_bytes = 0;
     const char *policy = "fcfs", *config = NULL;
     const struct option_spec options[] = {
         {.group = "Server"},
@@ -94,6 +95,12 @@ int cmd_serve(int argc, char **argv)
         HTTP_OPTIONS(http, server),
         {.group = "Answers"},
         ANSWER_OPTIONS(s.model),
+        {.name = "responses-store-bytes",
+         .big = &responses_bytes,
+         .max = 1e12,
+         .initial = "0 = none; 256 MiB with SLUICE_ENABLE_RESPONSES_API_STORE=1",
+         .value = "N",
+         .help = "answers of /v1/responses kept in memory, for previous_response_id and GET"},
         {.group = "Limits"},
         {.name = "max-body-bytes",
          .big = &max_body,
@@ -197,6 +204,10 @@ int cmd_serve(int argc, char **argv)
     int *max_choices = &s.model.api.limits.max_choices;
     if (engine->max_queued > 0 && engine->max_queued < *max_choices)
         *max_choices = engine->max_queued;
+    if (responses_bytes == 0 && environment_number("ENABLE_RESPONSES_API_STORE", 0, 1, 0) == 1)
+        responses_bytes = (uint64_t)256 << 20;
+    if (responses_bytes > 0)
+        s.model.api.responses = response_store_create(responses_bytes);
     server.max_body_bytes = max_body;
     server.no_engine_metrics = disable_log_stats;
     server.stats_seconds = disable_log_stats ? 0 : environment_number("LOG_STATS_INTERVAL", 0.01, 86400, 10);
@@ -227,6 +238,7 @@ done:
     sluice_close(s.model.engine);
     s.model.engine = NULL;
     server_free(s.server);
+    response_store_free(s.model.api.responses);
     served_model_free(&s.model);
 free_options:
     http_options_free(&http);
