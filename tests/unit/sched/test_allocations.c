@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include "file/model_file.h"
+#include "sample/grammar.h"
 #include "sluice.h"
 
 static _Atomic int calls;
@@ -44,9 +45,20 @@ void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t o
     return __real_mmap(at, n, protection, flags, fd, offset);
 }
 
+/* The texts of the tokens: marks of JSON, or two letters. */
+static const char *text_of(void *arg, int32_t id, size_t *len)
+{
+    static const char marks[] = "{}[]\",: 0", letters[] = "abacadaeafagahaiajakalamanaoapaqarasatauavawaxayaz";
+    (void)arg;
+    *len = id < 3 ? 0 : id % 3 == 2 ? 2 : 1;
+    return id % 3 ? &letters[id % 49] : &marks[id / 3 % 10];
+}
+
 static void steps_allocate_nothing(void **state)
 {
     (void)state;
+    struct err none = {0};
+    struct grammar_vocab *vocab = NULL;
     static const char *const models[] = {"models/llama-tiny", "models/qwen35-tiny", "models/gemma3-tiny-alt",
                                          "gguf/qwen3-tiny-q8_0.gguf"};
     enum { N = 8 };
@@ -65,6 +77,11 @@ static void steps_allocate_nothing(void **state)
             o.kv_cache_bytes = sluice_plan(s)->kv_bytes_per_token * 400;
         }
         struct sluice_request *r[N];
+        /* two are constrained, and the masks are made on the way */
+        grammar_vocab_free(vocab);
+        vocab = grammar_vocab_create(sluice_info(s)->vocab, text_of, NULL, &none);
+        struct grammar *g = grammar_from_json_object(NULL, &none);
+        grammar_bind(g, vocab, 0);
         for (int i = 0; i < N; i++) {
             int32_t ids[150];
             for (int t = 0; t < 150; t++)
@@ -78,6 +95,8 @@ static void steps_allocate_nothing(void **state)
             p.top_p = i == 5 ? 0.9f : 1;
             p.top_k = i == 1 ? 20 : 0;
             p.repetition_penalty = i == 7 ? 1.2f : 1;
+            p.grammar = i == 2 || i == 6 ? g : NULL;
+            p.n_logprobs = i == 6 ? -1 : 3;
             r[i] = sluice_submit(s, ids, 150, &p, &e);
             if (!r[i])
                 fail_msg("%s", e.msg);
@@ -89,12 +108,15 @@ static void steps_allocate_nothing(void **state)
         assert_int_equal(calls, before);
         struct sluice_stats stats;
         sluice_stats(s, &stats);
-        assert_int_equal(stats.finished[SLUICE_LENGTH], N);
+        assert_int_equal(stats.finished[SLUICE_LENGTH] + stats.finished[SLUICE_STOP], N);
+        assert_true(stats.finished[SLUICE_STOP] <= 2);
         assert_true(stats.preemptions > 0 && stats.lookups_hit > 0);
         for (int i = 0; i < N; i++)
             sluice_request_free(r[i]);
+        grammar_unref(g);
         sluice_close(s);
     }
+    grammar_vocab_free(vocab);
 }
 
 int main(void)
