@@ -189,6 +189,8 @@ void sluice_request_progress(const struct sluice_request *r, struct sluice_progr
     out->cached_tokens = atomic_load(&q->cached_tokens);
     out->disk_tokens = atomic_load(&q->disk_tokens);
     out->preemptions = atomic_load(&q->preemptions);
+    out->steps = atomic_load(&q->steps);
+    out->weight_bytes = atomic_load(&q->weight_bytes);
     out->arrived = atomic_load(&q->arrived);
     out->scheduled = atomic_load(&q->scheduled);
     out->first_token = atomic_load(&q->first_token);

@@ -40,6 +40,7 @@ struct sluice_request {
     _Atomic int n_scored; /* prompt positions published: entries 1 … n_scored - 1 */
     _Atomic int finish;   /* enum sluice_finish; n_out is final once it is not RUNNING */
     _Atomic int preemptions, cached_tokens, disk_tokens;
+    _Atomic uint64_t steps, weight_bytes;
     _Atomic double arrived, scheduled, first_token, last_token;
 
     /* set by the client */
@@ -102,10 +103,11 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
                                       int max_tokens, int vocab, int block_size, struct err *e);
 void request_unref(struct sluice_request *r);
 
-enum { REQUEST_MAX_FORCED = 31 }; /* tokens that one step may append without computing them */
-
 /* The job that picks r's next answer token from a row of logits. */
 struct row_job request_answer_row(struct sluice_request *r);
+
+enum { REQUEST_MAX_FORCED = 31 }; /* tokens that one step may append without computing them */
+
 /* Engine's side: r's prompt is scored as that of `from`, a request with the same one, is. */
 void request_copy_scores(struct sluice_request *r, const struct sluice_request *from);
 

@@ -296,8 +296,10 @@ static void count_lookup(struct scheduler *s, struct sluice_request *r, const st
     }
     if (!s->config.prefix_cache)
         return;
+    int from_disk = prefix_count_disk(&s->prefix, r, m);
     atomic_store(&r->cached_tokens, m->usable);
-    s->stats.cached_tokens += (uint64_t)m->usable;
+    atomic_store(&r->disk_tokens, from_disk);
+    s->stats.cached_tokens += (uint64_t)(m->usable - from_disk);
     s->stats.lookups++;
     if (r->n_prompt_logprobs >= 0) {
         s->stats.lookups_bypassed++;
@@ -359,6 +361,8 @@ static void admit(struct scheduler *s, double now)
             continue;
         if (s->running.n == s->config.max_num_seqs || !may_prefill(s))
             return;
+        if (!swap_holds(r) && !r->expects && prefix_waits_for_disk(&s->prefix, r))
+            continue;
         while (!take_memory(s, r))
             if (s->running.n > 0 || !fork_reclaim(&s->forks, true))
                 return;
@@ -456,6 +460,7 @@ static void deliver(struct scheduler *s, struct sluice_request *r, const struct 
     if (r->n_tokens == r->n_prompt) {
         s->stats.prompt_tokens += (uint64_t)r->n_prompt;
         s->stats.prompt_tokens_cached += (uint64_t)atomic_load(&r->cached_tokens);
+        s->stats.prompt_tokens_disk += (uint64_t)atomic_load(&r->disk_tokens);
     }
     if (fork_leads(r))
         deliver_fork(s, r, now);
@@ -482,6 +487,7 @@ static void add_ledger(struct sluice_ledger *sum, const struct sluice_ledger *x)
 int scheduler_step(struct scheduler *s, bool *published)
 {
     s->ended = false;
+    prefix_collect(&s->prefix);
     drop_cancelled(s);
     double start = clock_now();
     build_batch(s, start);
@@ -492,7 +498,10 @@ int scheduler_step(struct scheduler *s, bool *published)
         s->config.step(s->config.step_arg, b, s->rows, &s->stats.last);
         double now = clock_now();
         const struct row_job *rows = s->rows;
+        uint64_t share = s->stats.last.weight_bytes / (uint64_t)b->n_seqs;
         for (int i = 0; i < b->n_seqs; i++) {
+            atomic_fetch_add(&s->who[i]->steps, 1);
+            atomic_fetch_add(&s->who[i]->weight_bytes, share);
             deliver(s, s->who[i], &s->slices[i], rows, now);
             rows += s->slices[i].n_logits;
         }
@@ -513,11 +522,15 @@ int scheduler_step(struct scheduler *s, bool *published)
         s->stats.steps++;
         add_ledger(&s->stats.total, &s->stats.last);
     }
-    if (2 * s->prefill_tokens >= b->n_tokens && b->n_tokens > 0)
+    if (2 * s->prefill_tokens >= b->n_tokens && b->n_tokens > 0) {
         swap_saw_prefill(&s->swap, b->n_tokens, s->stats.last.seconds);
+        prefix_saw_prefill(&s->prefix, b->n_tokens, s->stats.last.seconds);
+    }
+    prefix_disk_stats(&s->prefix, &s->stats.offload);
     *published = s->ended || b->n_logits > 0; /* an answer of no tokens ends without a row of logits */
     s->stats.running = s->running.n;
     s->stats.waiting = s->waiting.n;
+    s->stats.waiting_for_disk = s->prefix.n_fetching;
     s->stats.swap_used = (size_t)(s->swap.n_pages - s->swap.n_free) * s->swap.page_bytes;
     s->stats.queued_tokens = scheduler_queued_tokens(s);
     s->stats.kv_blocks_used = s->pool.n_blocks - blocks_available(&s->pool);
@@ -533,6 +546,16 @@ int64_t scheduler_queued_tokens(const struct scheduler *s)
             if (r->n_tokens == r->n_prompt && !fork_defers(r))
                 sum += r->n_prompt - r->n_computed;
     return sum;
+}
+
+bool scheduler_rests(const struct scheduler *s)
+{
+    if (s->running.n > 0)
+        return false;
+    for (const struct sluice_request *r = s->waiting.first; r; r = r->next)
+        if (r->disk != DISK_READS && !fork_defers(r))
+            return false;
+    return true;
 }
 
 void scheduler_abort_all(struct scheduler *s)

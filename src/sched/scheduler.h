@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "sched/fork.h"
 #include "sched/prefix.h"
+#include "sched/prefix_disk.h"
 #include "sched/request.h"
 #include "sched/swap.h"
 #include "sched/trace.h"
@@ -68,6 +69,8 @@ void scheduler_add(struct scheduler *s, struct sluice_request *r);
 int scheduler_step(struct scheduler *s, bool *published);
 /* Prompt tokens of requests here that are not computed yet. */
 int64_t scheduler_queued_tokens(const struct scheduler *s);
+/* Whether no step can do anything before there is news: nobody runs, and all who wait, wait for the disk. */
+bool scheduler_rests(const struct scheduler *s);
 /* Ends every request as aborted. */
 void scheduler_abort_all(struct scheduler *s);
 

@@ -13,12 +13,14 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "sample/grammar.h"
+#include "sched/offload_engine.h"
 #include "sched/scheduler.h"
 
 struct sluice {
     struct engine *engine;
     struct scheduler sched; /* engine thread only */
     struct trace *trace;
+    struct offload *offload; /* NULL without kv_offload_dir */
 
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -49,6 +51,18 @@ static void run_engine(void *arg, const struct batch *batch, struct row_job *row
     s->stats.queued_tokens = scheduler_queued_tokens(&s->sched);
     pthread_mutex_unlock(&s->lock);
     engine_step(s->engine, batch, rows, ledger);
+}
+
+enum { SPILL_SECONDS = 30 }; /* for writing the prefix cache to disk at the end */
+
+/* From the thread that reads prefixes from disk: the engine has something to collect. */
+static void poke(void *arg)
+{
+    struct sluice *s = arg;
+    pthread_mutex_lock(&s->lock);
+    s->poked = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
 }
 
 struct sluice *sluice_open(const struct model_file *file, const struct sluice_options *o, struct err *e)
@@ -95,6 +109,14 @@ struct sluice *sluice_open(const struct model_file *file, const struct sluice_op
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->lock, NULL);
+    if (o->kv_offload_dir && !o->no_prefix_cache) {
+        if (!(s->offload = offload_for_engine(engine, file, o, poke, s, e))) {
+            sluice_close(s);
+            return NULL;
+        }
+        prefix_use_disk(&s->sched.prefix, s->offload);
+        prefix_disk_stats(&s->sched.prefix, &s->sched.stats.offload);
+    }
     s->stats = s->sched.stats;
     atomic_store(&s->heartbeat, clock_now());
     return s;
@@ -266,10 +288,7 @@ void sluice_cancel(struct sluice_request *r)
     atomic_store(&r->cancelled, true);
     if (!s)
         return;
-    pthread_mutex_lock(&s->lock);
-    s->poked = true;
-    pthread_cond_signal(&s->wake);
-    pthread_mutex_unlock(&s->lock);
+    poke(s);
 }
 
 void sluice_request_free(struct sluice_request *r)
@@ -327,7 +346,7 @@ void sluice_wait(struct sluice *s, double seconds)
         until.tv_sec++;
     }
     pthread_mutex_lock(&s->lock);
-    while (!s->inbox_first && !s->poked && !s->stopping && s->sched.running.n + s->sched.waiting.n == 0)
+    while (!s->inbox_first && !s->poked && !s->stopping && scheduler_rests(&s->sched))
         if (pthread_cond_timedwait(&s->wake, &s->lock, &until) == ETIMEDOUT)
             break;
     pthread_mutex_unlock(&s->lock);
@@ -377,7 +396,10 @@ void sluice_close(struct sluice *s)
         atomic_store(&r->owner, NULL);
     for (struct sluice_request *r = s->sched.running.first; r; r = r->next)
         atomic_store(&r->owner, NULL);
+    scheduler_abort_all(&s->sched);
+    prefix_spill_all(&s->sched.prefix, SPILL_SECONDS);
     scheduler_free(&s->sched);
+    offload_close(s->offload, SPILL_SECONDS);
     trace_close(s->trace);
     if (s->notify)
         s->notify(s->notify_arg);
