@@ -18,7 +18,17 @@ struct answer {
     enum sluice_finish finish;
 };
 
-static const char *const models[] = {"models/llama-tiny", "gguf/qwen3-tiny-q8_0.gguf", "models/qwen35-tiny"};
+static const char *const models[] = {"models/llama-tiny", "gguf/qwen3-tiny-q8_0.gguf", "models/qwen35-tiny",
+                                     "models/qwen35-tiny"};
+enum { SMALL_TYPES = 3 }; /* the model with keys, values and states in fewer bits */
+
+static void types_of(int model, struct sluice_options *o)
+{
+    if (model == SMALL_TYPES) {
+        o->kv_dtype = "int8_per_token_head";
+        o->state_dtype = o->conv_dtype = "bfloat16";
+    }
+}
 
 static int prompt_of(int who, int32_t *ids)
 {
@@ -111,10 +121,11 @@ static void same(const struct answer *a, const struct answer *b, const char *wha
 }
 
 /* Solo answers at one level: one thread, whole prompts. */
-static void solo_answers(const char *model, const char *level, struct answer *out)
+static void solo_answers(int model, const char *level, struct answer *out)
 {
     struct sluice_options o = {.threads = 1, .cpu_level = level, .max_num_seqs = 16, .max_model_len = 400};
-    struct sluice *s = open_model(model, &o);
+    types_of(model, &o);
+    struct sluice *s = open_model(models[model], &o);
     struct sluice_stats stats;
     for (int i = 0; i < N_REQUESTS; i++)
         run(s, i, 1, &out[i], &stats);
@@ -124,9 +135,9 @@ static void solo_answers(const char *model, const char *level, struct answer *ou
 /* ThreadSanitizer looks for races, not for wrong bits, and is slow: one model and one level are enough for
  * it. */
 #ifdef __SANITIZE_THREAD__
-enum { FIRST_MODEL = 2, MODELS = 3, LEVELS = 1 };
+enum { FIRST_MODEL = SMALL_TYPES, MODELS = 4, LEVELS = 1 };
 #else
-enum { FIRST_MODEL = 0, MODELS = 3, LEVELS = 100 };
+enum { FIRST_MODEL = 0, MODELS = 4, LEVELS = 100 };
 #endif
 
 static void company_chunks_and_threads_change_nothing(void **state)
@@ -139,7 +150,7 @@ static void company_chunks_and_threads_change_nothing(void **state)
     for (char *level = strtok_r(levels, ",", &save); level && levels_left-- > 0;
          level = strtok_r(NULL, ",", &save))
         for (int m = FIRST_MODEL; m < MODELS; m++) {
-            solo_answers(models[m], level, solo);
+            solo_answers(m, level, solo);
             static const int budgets[] = {16, 23, 64, 2048}, caps[] = {1, 7, 0, 0};
             for (size_t k = 0; k < sizeof budgets / sizeof budgets[0]; k++)
                 for (int threads = 1; threads <= 2; threads++) {
@@ -149,11 +160,12 @@ static void company_chunks_and_threads_change_nothing(void **state)
                                                .max_model_len = 400,
                                                .max_num_batched_tokens = budgets[k],
                                                .long_prefill_threshold = caps[k]};
+                    types_of(m, &o);
                     struct sluice *s = open_model(models[m], &o);
                     struct sluice_stats stats;
                     run(s, 0, N_REQUESTS, got, &stats);
-                    snprintf(what, sizeof what, "in company (%s, %s, budget %d, cap %d, %d threads)",
-                             models[m], level, budgets[k], caps[k], threads);
+                    snprintf(what, sizeof what, "in company (%s %d, %s, budget %d, cap %d, %d threads)",
+                             models[m], m, level, budgets[k], caps[k], threads);
                     uint64_t prompts = 0;
                     for (int i = 0; i < N_REQUESTS; i++) {
                         same(&solo[i], &got[i], what, i);
@@ -170,18 +182,18 @@ static void company_chunks_and_threads_change_nothing(void **state)
     free(got);
 }
 
-static void preemption_changes_nothing(void **state)
+/* A pool in which a third of the requests finds room: those that lose it begin again. */
+static void check_preemption(int model, const char *level)
 {
-    (void)state;
     struct answer *solo = calloc(N_REQUESTS, sizeof *solo), *got = calloc(N_REQUESTS, sizeof *got);
-    solo_answers(models[0], "reference", solo);
-    struct sluice_options o = {
-        .threads = 1, .cpu_level = "reference", .max_num_seqs = 16, .max_model_len = 224};
-    struct sluice *probe = open_model(models[0], &o);
+    solo_answers(model, level, solo);
+    struct sluice_options o = {.threads = 1, .cpu_level = level, .max_num_seqs = 16, .max_model_len = 224};
+    types_of(model, &o);
+    struct sluice *probe = open_model(models[model], &o);
     size_t per_token = sluice_plan(probe)->kv_bytes_per_token;
     sluice_close(probe);
     o.kv_cache_bytes = per_token * 240; /* 15 blocks: about a third of what the nine need together */
-    struct sluice *s = open_model(models[0], &o);
+    struct sluice *s = open_model(models[model], &o);
     struct sluice_stats stats;
     run(s, 0, N_REQUESTS, got, &stats);
     assert_true(stats.preemptions > 0);
@@ -195,6 +207,33 @@ static void preemption_changes_nothing(void **state)
     sluice_close(s);
     free(solo);
     free(got);
+}
+
+static void preemption_changes_nothing(void **state)
+{
+    (void)state;
+    check_preemption(0, "reference");
+    check_preemption(SMALL_TYPES, NULL);
+}
+
+/* The second time prompts come from the prefix cache, as far as a state was kept: the same bits. */
+static void hits_change_nothing_in_few_bits(void **state)
+{
+    (void)state;
+    struct answer *first = calloc(N_REQUESTS, sizeof *first), *second = calloc(N_REQUESTS, sizeof *second);
+    struct sluice_options o = {.threads = 2, .max_num_seqs = 16, .max_model_len = 400};
+    types_of(SMALL_TYPES, &o);
+    struct sluice *s = open_model(models[SMALL_TYPES], &o);
+    struct sluice_stats stats;
+    run(s, 0, N_REQUESTS, first, &stats);
+    uint64_t found = stats.cached_tokens;
+    run(s, 0, N_REQUESTS, second, &stats);
+    assert_true(stats.cached_tokens > found + 256);
+    for (int i = 0; i < N_REQUESTS; i++)
+        same(&first[i], &second[i], "after a hit", i);
+    sluice_close(s);
+    free(first);
+    free(second);
 }
 
 static void each_step_is_one_stream(void **state)
@@ -425,7 +464,7 @@ static void stop_ids_end_the_answer(void **state)
 {
     (void)state;
     struct answer *solo = calloc(N_REQUESTS, sizeof *solo);
-    solo_answers(models[0], "reference", solo);
+    solo_answers(0, "reference", solo);
     struct sluice_options o = {
         .threads = 1, .cpu_level = "reference", .max_num_seqs = 2, .max_model_len = 400};
     struct sluice *s = open_model(models[0], &o);
@@ -457,6 +496,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(company_chunks_and_threads_change_nothing),
         cmocka_unit_test(preemption_changes_nothing),
+        cmocka_unit_test(hits_change_nothing_in_few_bits),
         cmocka_unit_test(each_step_is_one_stream),
         cmocka_unit_test(a_cancelled_request_is_gone_at_the_next_step),
         cmocka_unit_test(what_can_never_run_is_refused),
