@@ -3,6 +3,10 @@
  * threads (ops/cpu/limits.h), and the bytes are the ledger's, so a share is a ratio of two measurements, not
  * of a measurement and a data sheet.
  *
+ * Machines are shared, and what they can do changes by the minute: the limits are measured anew for every
+ * batch size, and a peer's benchmark (--against) runs between our repeats, so that ratios are of neighbours
+ * in time.
+ *
  * One repeat at batch B submits B prompts of random ids and steps until all have made their tokens. Steps
  * that hold prompt tokens count as prefill (the few decode tokens that share them are noise beside thousands
  * of prompt tokens); steps in which all B requests decode and nothing else happens count as decode. */
@@ -14,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "cli/bench_peer.h"
 #include "cli/commands.h"
 #include "cli/load.h"
 #include "cli/options.h"
@@ -23,8 +28,9 @@
 #define MAX_REPEAT  1000
 
 struct plan {
-    int batches[MAX_BATCHES]; /* [n_batches] */
-    int n_batches, prompt, gen, repeat;
+    const char *model, *against; /* against: the peer's command, or NULL */
+    int batches[MAX_BATCHES];    /* [n_batches] */
+    int n_batches, prompt, gen, repeat, threads;
 };
 
 /* One repeat's sums over the steps of a kind. */
@@ -42,8 +48,11 @@ struct row {
     int batch;
     struct spread prefill_tok_s, decode_tok_s, step_ms;
     double weight_bytes, kv_bytes, state_bytes; /* a decode step, mean */
+    struct cpu_limits limits;                   /* measured beside this row */
     double read_share;                          /* of the read bandwidth, in decode */
     double compute_share;                       /* of the arithmetic peak, in prefill */
+    struct spread peer_prefill, peer_decode;    /* with --against: tokens a second … */
+    struct spread prefill_ratio, decode_ratio;  /* … and ours over the peer's, repeat by repeat */
 };
 
 /* --- measuring ------------------------------------------------------------------------------------ */
@@ -130,14 +139,19 @@ done:
     return rc;
 }
 
-static int run_batch(struct sluice *s, const struct plan *plan, int batch, const struct cpu_limits *limits,
-                     double peak, uint64_t *random, struct row *row, struct err *e)
+/* `quantised`: the arithmetic that bounds prefill is of bytes. */
+static int run_batch(struct sluice *s, const struct plan *plan, int batch, const char *level, bool quantised,
+                     uint64_t *random, struct row *row, struct err *e)
 {
+    double peer_prefill[MAX_REPEAT], peer_decode[MAX_REPEAT], prefill_ratio[MAX_REPEAT],
+        decode_ratio[MAX_REPEAT];
     double prefill_rate[MAX_REPEAT], decode_rate[MAX_REPEAT], step_ms[MAX_REPEAT];
     double read_share[MAX_REPEAT], compute_share[MAX_REPEAT];
     struct phase prefill, decode;
-    if (run_once(s, plan, batch, random, &prefill, &decode, e)) /* warms caches and pages; not counted */
+    if (run_once(s, plan, batch, random, &prefill, &decode, e) || /* warms caches and pages; not counted */
+        cpu_limits_measure(level, plan->threads, &row->limits, e))
         return -1;
+    double peak = 1e9 * (quantised ? row->limits.int8_gops : row->limits.fp32_gflops);
     for (int i = 0; i < plan->repeat; i++) {
         if (run_once(s, plan, batch, random, &prefill, &decode, e))
             return -1;
@@ -145,11 +159,27 @@ static int run_batch(struct sluice *s, const struct plan *plan, int batch, const
         prefill_rate[i] = prefill.tokens / prefill.seconds;
         decode_rate[i] = decode.tokens / decode.seconds;
         step_ms[i] = 1e3 * decode.seconds / decode.steps;
-        read_share[i] = bytes / decode.seconds / (1e9 * limits->read_gbs);
+        read_share[i] = bytes / decode.seconds / (1e9 * row->limits.read_gbs);
         compute_share[i] = prefill.flops / prefill.seconds / peak;
         row->weight_bytes = decode.weight_bytes / decode.steps;
         row->kv_bytes = decode.kv_bytes / decode.steps;
         row->state_bytes = decode.state_bytes / decode.steps;
+        struct peer_work work = {plan->model, batch, plan->prompt, plan->gen, plan->threads};
+        struct peer_speed peer;
+        if (!plan->against)
+            continue;
+        if (peer_run(plan->against, &work, &peer, e))
+            return -1;
+        peer_prefill[i] = peer.prefill_tok_s;
+        peer_decode[i] = peer.decode_tok_s;
+        prefill_ratio[i] = prefill_rate[i] / peer.prefill_tok_s;
+        decode_ratio[i] = decode_rate[i] / peer.decode_tok_s;
+    }
+    if (plan->against) {
+        row->peer_prefill = spread_of(peer_prefill, plan->repeat);
+        row->peer_decode = spread_of(peer_decode, plan->repeat);
+        row->prefill_ratio = spread_of(prefill_ratio, plan->repeat);
+        row->decode_ratio = spread_of(decode_ratio, plan->repeat);
     }
     row->batch = batch;
     row->prefill_tok_s = spread_of(prefill_rate, plan->repeat);
@@ -160,9 +190,9 @@ static int run_batch(struct sluice *s, const struct plan *plan, int batch, const
     return 0;
 }
 
-/* The multiply-adds a second that bound prefill: of bytes where most weights are quantised (the fast levels
- * quantise the activations too), else of floats. */
-static double arithmetic_peak(const struct model_file *file, const char *backend, const struct cpu_limits *l)
+/* Whether the multiply-adds that bound prefill are of bytes: most weights are quantised, and the fast levels
+ * quantise the activations too. */
+static bool computes_in_bytes(const struct model_file *file, const char *backend)
 {
     double quantised = 0, all = 0;
     for (int i = 0; i < file->n_tensors; i++) {
@@ -171,16 +201,34 @@ static double arithmetic_peak(const struct model_file *file, const char *backend
         all += n;
         quantised += dtype_info(t->dtype)->block > 1 ? n : 0;
     }
-    bool bytes = quantised > 0.5 * all && !strstr(backend, "reference");
-    return 1e9 * (bytes ? l->int8_gops : l->fp32_gflops);
+    return quantised > 0.5 * all && !strstr(backend, "reference");
 }
 
 /* --- printing ------------------------------------------------------------------------------------- */
 
 static void print_limits(const struct cpu_limits *l, int threads)
 {
-    printf("limits of this machine with %d threads: read %.2f GB/s, fp32 %.1f GFLOP/s, int8 %.1f GOP/s\n",
+    printf("limits of this machine with %d threads: read %.2f GB/s, fp32 %.1f GFLOP/s, int8 %.1f GOP/s",
            threads, l->read_gbs, l->fp32_gflops, l->int8_gops);
+    if (l->bf16_gflops > 0)
+        printf(", bf16 %.1f GFLOP/s (not used)", l->bf16_gflops);
+    putchar('\n');
+}
+
+static void print_ratios(const struct row *rows, int n)
+{
+    printf("\n%5s  %22s  %22s  %22s  %22s\n", "", "peer prefill tok/s", "peer decode tok/s",
+           "prefill, times peer", "decode, times peer");
+    printf("%5s  %22s  %22s  %22s  %22s\n", "batch", "min median max", "min median max", "min median max",
+           "min median max");
+    for (int i = 0; i < n; i++) {
+        const struct spread *s[4] = {&rows[i].peer_prefill, &rows[i].peer_decode, &rows[i].prefill_ratio,
+                                     &rows[i].decode_ratio};
+        printf("%5d", rows[i].batch);
+        for (int k = 0; k < 4; k++)
+            printf(k < 2 ? "  %6.1f %7.1f %7.1f" : "  %6.2f %7.2f %7.2f", s[k]->min, s[k]->median, s[k]->max);
+        putchar('\n');
+    }
 }
 
 static void print_rows(const struct row *rows, int n)
@@ -214,8 +262,15 @@ static void set_spread(json_t *row, const char *name, const struct spread *s)
     json_object_set_new(row, key, json_real(s->max));
 }
 
-static void print_json(const char *model, const struct sluice *s, const struct plan *plan,
-                       const struct cpu_limits *l, int threads, const struct row *rows, int n)
+static json_t *limits_json(const struct cpu_limits *l)
+{
+    return json_pack("{s:f, s:f, s:f, s:f}", "read_gbs", l->read_gbs, "fp32_gflops", l->fp32_gflops,
+                     "int8_gops", l->int8_gops, "bf16_gflops", l->bf16_gflops);
+}
+
+/* s NULL: only the limits are reported. */
+static void print_json(const struct sluice *s, const struct plan *plan, const struct cpu_limits *l,
+                       const struct row *rows, int n)
 {
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
@@ -229,12 +284,19 @@ static void print_json(const char *model, const struct sluice *s, const struct p
         json_object_set_new(row, "state_bytes", json_integer((json_int_t)r->state_bytes));
         json_object_set_new(row, "read_share", json_real(r->read_share));
         json_object_set_new(row, "compute_share", json_real(r->compute_share));
+        json_object_set_new(row, "limits", limits_json(&r->limits));
+        if (plan->against) {
+            set_spread(row, "peer_prefill_tok_s", &r->peer_prefill);
+            set_spread(row, "peer_decode_tok_s", &r->peer_decode);
+            set_spread(row, "prefill_ratio", &r->prefill_ratio);
+            set_spread(row, "decode_ratio", &r->decode_ratio);
+        }
         json_array_append_new(list, row);
     }
-    json_t *out = json_pack("{s:{s:f, s:f, s:f}, s:i, s:o}", "limits", "read_gbs", l->read_gbs, "fp32_gflops",
-                            l->fp32_gflops, "int8_gops", l->int8_gops, "threads", threads, "rows", list);
+    json_t *out =
+        json_pack("{s:o, s:i, s:o}", "limits", limits_json(l), "threads", plan->threads, "rows", list);
     if (s) {
-        json_object_set_new(out, "model", json_string(model));
+        json_object_set_new(out, "model", json_string(plan->model));
         json_object_set_new(out, "arch", json_string(sluice_info(s)->arch));
         json_object_set_new(out, "backend", json_string(sluice_info(s)->backend));
         json_object_set_new(out, "prompt", json_integer(plan->prompt));
@@ -272,10 +334,10 @@ int cmd_bench(int argc, char **argv)
 {
     struct sluice_options engine = {0};
     struct plan plan = {.prompt = 256, .gen = 64, .repeat = 3};
-    const char *model = NULL, *batches = "1,2,4,8";
+    const char *batches = "1,2,4,8";
     bool json = false, want_limits = false, verbose = false;
     const struct option_positional words[] = {
-        {"MODEL", &model, false, "a .gguf file, or a directory with config.json and safetensors"}, {0}};
+        {"MODEL", &plan.model, false, "a .gguf file, or a directory with config.json and safetensors"}, {0}};
     const struct option_spec options[] = {
         {.group = "Measurement"},
         {.name = "batch",
@@ -311,6 +373,13 @@ int cmd_bench(int argc, char **argv)
          .initial = "2048",
          .value = "N",
          .help = "token budget of a step"},
+        {.name = "against",
+         .text = &plan.against,
+         .value = "COMMAND",
+         .help =
+             "run this benchmark of another program after each repeat and print ratios. {model}, {batch}, "
+             "{prompt}, {gen} and {threads} are filled in; it must print JSON lines as llama-batched-bench "
+             "--output-format jsonl or llama-bench -o jsonl do"},
         {.name = "limits",
          .flag = &want_limits,
          .help = "print this machine's limits too; without MODEL, nothing else"},
@@ -332,8 +401,10 @@ int cmd_bench(int argc, char **argv)
         return options_usage_error(&command,
                                    "--batch: '%s' is not a list such as 1,2,8 (at most %d, each 1 to 4096)",
                                    batches, MAX_BATCHES);
-    if (!model && !want_limits)
+    if (!plan.model && !want_limits)
         return options_usage_error(&command, "MODEL is missing (only --limits does without)");
+    if (!plan.model && plan.against)
+        return options_usage_error(&command, "--against compares a MODEL, and none is given");
 
     status = EXIT_FAILED;
     struct row rows[MAX_BATCHES];
@@ -342,8 +413,8 @@ int cmd_bench(int argc, char **argv)
     struct model_file *file = NULL;
     struct sluice *s = NULL;
     log_set_level(LOG_LEVEL_WARN);
-    if (model) {
-        if (!(file = model_file_open(model, &e)))
+    if (plan.model) {
+        if (!(file = model_file_open(plan.model, &e)))
             goto failed;
         for (int i = 0; i < plan.n_batches; i++)
             if (plan.batches[i] > engine.max_num_seqs)
@@ -357,21 +428,23 @@ int cmd_bench(int argc, char **argv)
             goto failed;
         }
     }
-    int threads = s ? sluice_plan(s)->threads : engine.threads ? engine.threads : pool_cpu_count();
+    plan.threads = s ? sluice_plan(s)->threads : engine.threads ? engine.threads : pool_cpu_count();
     struct cpu_limits limits;
-    if (cpu_limits_measure(engine.cpu_level, threads, &limits, &e))
+    if (cpu_limits_measure(engine.cpu_level, plan.threads, &limits, &e))
         goto failed;
-    double peak = s ? arithmetic_peak(file, sluice_info(s)->backend, &limits) : 0;
     if (want_limits && !json)
-        print_limits(&limits, threads);
+        print_limits(&limits, plan.threads);
+    bool quantised = s && computes_in_bytes(file, sluice_info(s)->backend);
     uint64_t random = 1;
     for (int i = 0; s && i < plan.n_batches; i++, n_rows++)
-        if (run_batch(s, &plan, plan.batches[i], &limits, peak, &random, &rows[i], &e))
+        if (run_batch(s, &plan, plan.batches[i], engine.cpu_level, quantised, &random, &rows[i], &e))
             goto failed;
     if (json)
-        print_json(model, s, &plan, &limits, threads, rows, n_rows);
+        print_json(s, &plan, &limits, rows, n_rows);
     else if (s)
         print_rows(rows, n_rows);
+    if (plan.against && !json)
+        print_ratios(rows, n_rows);
     status = 0;
     goto done;
 

@@ -17,7 +17,7 @@
 struct limit_job {
     const struct cpu_peak *peak;
     uint8_t *buffer;
-    int kind; /* 0 read, 1 fp32, 2 int8 */
+    enum { READ, FP32, INT8, BF16 } kind;
     _Atomic int sink;
 };
 
@@ -27,10 +27,10 @@ static void limit_items(void *arg, int64_t begin, int64_t end, int thread)
     struct limit_job *j = arg;
     float x = 0;
     for (int64_t i = begin; i < end; i++) {
-        if (j->kind == 0)
+        if (j->kind == READ)
             x += j->peak->read(j->buffer + i * READ_CHUNK, READ_CHUNK);
         else
-            x += j->kind == 1 ? j->peak->fp32(ROUNDS) : j->peak->int8(ROUNDS);
+            x += (j->kind == FP32 ? j->peak->fp32 : j->kind == INT8 ? j->peak->int8 : j->peak->bf16)(ROUNDS);
     }
     j->sink += x > 0.5f;
 }
@@ -41,6 +41,15 @@ static void fill(void *arg, int64_t begin, int64_t end, int thread)
     struct limit_job *j = arg;
     memset(j->buffer + begin * READ_CHUNK, 0,
            (size_t)((end - begin) * READ_CHUNK)); /* makes the pages real */
+}
+
+static bool cpu_has_bf16(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
 }
 
 /* Seconds of the fastest repeat. */
@@ -72,9 +81,12 @@ int cpu_limits_measure(const char *level, int n_threads, struct cpu_limits *out,
     struct pool *pool = cpu_of(b)->pool;
     pool_run(pool, fill, &j, READ_BYTES / READ_CHUNK, 8);
     double work = 1e-9 * ROUNDS * ROUND_ITEMS;
-    out->read_gbs = 1e-9 * (double)READ_BYTES / best(pool, &j, 0, READ_BYTES / READ_CHUNK);
-    out->fp32_gflops = work * j.peak->fp32_ops / best(pool, &j, 1, ROUND_ITEMS);
-    out->int8_gops = work * j.peak->int8_ops / best(pool, &j, 2, ROUND_ITEMS);
+    out->read_gbs = 1e-9 * (double)READ_BYTES / best(pool, &j, READ, READ_BYTES / READ_CHUNK);
+    out->fp32_gflops = work * j.peak->fp32_ops / best(pool, &j, FP32, ROUND_ITEMS);
+    out->int8_gops = work * j.peak->int8_ops / best(pool, &j, INT8, ROUND_ITEMS);
+    out->bf16_gflops = 0;
+    if (j.peak->bf16 && cpu_has_bf16())
+        out->bf16_gflops = work * j.peak->bf16_ops / best(pool, &j, BF16, ROUND_ITEMS);
     rc = 0;
 done:
     mem_unmap(j.buffer, READ_BYTES);
@@ -131,4 +143,5 @@ static float int8_plain(int64_t rounds)
     return (float)total;
 }
 
-const struct cpu_peak cpu_peak_reference = {read_plain, fp32_plain, int8_plain, 2.0 * 48, 2.0 * 64};
+const struct cpu_peak cpu_peak_reference = {
+    .read = read_plain, .fp32 = fp32_plain, .int8 = int8_plain, .fp32_ops = 2.0 * 48, .int8_ops = 2.0 * 64};

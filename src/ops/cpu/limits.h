@@ -12,6 +12,8 @@ struct cpu_limits {
     double read_gbs;    /* 10^9 bytes a second read from memory */
     double fp32_gflops; /* multiply-adds times two */
     double int8_gops;   /* the same, of 8-bit integers */
+    double
+        bf16_gflops; /* the same, of pairs of bf16 added to fp32; 0 where the CPU has no such instruction */
 };
 
 /* Measures level (as for backend_cpu) with n_threads threads: takes about a second and half a gigabyte, freed
@@ -23,7 +25,9 @@ struct cpu_peak {
     float (*read)(const void *p, size_t bytes); /* bytes: a multiple of 4096 */
     float (*fp32)(int64_t rounds);
     float (*int8)(int64_t rounds);
-    double fp32_ops, int8_ops; /* operations a round */
+    double fp32_ops, int8_ops;     /* operations a round */
+    float (*bf16)(int64_t rounds); /* NULL where the level has none; the CPU may still lack it */
+    double bf16_ops;
 };
 
 #endif
