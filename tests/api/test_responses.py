@@ -11,6 +11,10 @@ QWEN = ROOT / "tests/fixtures/models/qwen35-tiny"
 WEATHER = {"type": "function", "name": "w", "description": None, "strict": False, "parameters": {
     "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}}
 
+PICK = {"type": "function", "name": "pick", "parameters": {
+    "type": "object", "properties": {"a": {"type": "string", "enum": ["x", "yy"]}, "b": {"type": "integer", "minimum": 0, "maximum": 20}},
+    "required": ["a", "b"], "additionalProperties": False}}
+
 
 @pytest.fixture(scope="module")
 def keeping(start):
@@ -143,49 +147,64 @@ def steer(server, *pieces, **body):
     return {"allowed_token_ids": allowed, "max_output_tokens": 60, "temperature": 2, **body}
 
 
-def test_thought_text_and_calls(qwen):
-    """Streams and whole answers of all kinds of items agree, and so do the pieces with what they add up to."""
+def check_stream(server, body):
+    """A stream of a body ends with the answer that is given whole, and its pieces add up to that. The answer."""
+    whole = post(server, **body)[1]
+    kinds = [item["type"] for item in whole["output"]]
+    assert kinds == sorted(kinds, key=["reasoning", "message", "function_call"].index)
+    events = stream(server, **body)
+    last = events[-1][1]["response"]
+    for item, other in zip(last["output"], whole["output"]):
+        if item["type"] == "function_call" and item["status"] == "incomplete":
+            item["arguments"] = other["arguments"]  # a whole answer keeps the complete members of one that broke off
+    assert plain(last) == plain(whole)
+    for index, item in enumerate(last["output"]):
+        of_item = [(n, d) for n, d in events if d.get("output_index") == index]
+        call = item["type"] == "function_call"
+        kind = {"reasoning": "reasoning_text", "message": "output_text", "function_call": "function_call_arguments"}[item["type"]]
+        part = ["response.content_part.added"], ["response.content_part.done"]
+        empty = not call and item["content"][0]["text"] == ""
+        assert squeeze(of_item) == ["response.output_item.added", *([] if call else part[0]),
+                                    *([] if empty else [f"response.{kind}.delta"]), f"response.{kind}.done", *([] if call else part[1]), "response.output_item.done"]
+        told = "".join(d["delta"] for n, d in of_item if n.endswith(".delta"))
+        done = of_item[-1][1]["item"]
+        assert told == (done["arguments"] if call else done["content"][0]["text"])
+        assert done["id"] == item["id"]
+        assert call or done == item
+    return whole
+
+
+def test_thoughts_and_text(qwen):
+    """Streams and whole answers agree, wherever the answer breaks off."""
     seen = set()
-    call = "<tool_call>\n<function=w>\n<parameter=a>\nyx\n</parameter>\n</function>\n</tool_call>"
-    for seed in range(24):
-        body = steer(qwen, "</think>", "a", "\n", *(["<tool_call>", "<function=w>", "</tool_call>"] if seed % 2 else []),
-                     seed=seed, tools=[WEATHER], parallel_tool_calls=seed % 3 != 0)
-        whole = post(qwen, **body)[1]
-        kinds = [item["type"] for item in whole["output"]]
-        seen.update(kinds)
-        assert kinds == sorted(kinds, key=["reasoning", "message", "function_call"].index)
-        assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0 or "reasoning" not in kinds
-        events = stream(qwen, **body)
-        last = events[-1][1]["response"]
-        for item, other in zip(last["output"], whole["output"]):
-            if item["type"] == "function_call" and item["status"] == "incomplete":
-                item["arguments"] = other["arguments"]  # a whole answer keeps the complete members of one that broke off
-        assert plain(last) == plain(whole)
-        for index, item in enumerate(last["output"]):
-            deltas = {"reasoning": "response.reasoning_text.delta", "message": "response.output_text.delta",
-                      "function_call": "response.function_call_arguments.delta"}[item["type"]]
-            told = "".join(d["delta"] for n, d in events if n == deltas and d["output_index"] == index)
-            done = [d for n, d in events if n == "response.output_item.done" and d["output_index"] == index]
-            assert len(done) == 1
-            if item["type"] == "function_call":
-                assert told == done[0]["item"]["arguments"]
-                assert done[0]["item"]["name"] == item["name"] == "w"
-            else:
-                assert told == item["content"][0]["text"] == done[0]["item"]["content"][0]["text"]
-    assert call and {"reasoning", "message"} <= seen
+    for seed in range(20):
+        body = steer(qwen, "</think>", "a", "\n", *(["<tool_call>", "</tool_call>"] if seed % 2 else []), seed=seed,
+                     tools=[WEATHER], parallel_tool_calls=seed % 3 != 0)
+        whole = check_stream(qwen, body)
+        seen.update(item["type"] for item in whole["output"])
+        assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0 or whole["output"][0]["type"] != "reasoning"
+    assert seen == {"reasoning", "message"}
 
 
-def test_a_call_that_is_asked_for(qwen):
-    body = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "w"}, "max_output_tokens": 200,
-            "reasoning": {"effort": "none"}, "temperature": 0}
-    whole = post(qwen, **body)[1]
-    (item,) = [i for i in whole["output"] if i["type"] == "function_call"][:1]
-    assert item["name"] == "w" and item["call_id"].startswith("call_") and item["id"].startswith("fc_")
-    events = stream(qwen, **body)
-    assert "response.function_call_arguments.done" in squeeze(events)
-    if whole["status"] == "completed":
-        json.loads(item["arguments"])
-        assert plain(events[-1][1]["response"]) == plain(whole)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "pick"}])
+def test_calls(qwen, choice):
+    seen = set()
+    for seed in range(4):
+        body = {"tools": [PICK, WEATHER], "tool_choice": choice, "max_output_tokens": 150, "seed": seed,
+                "reasoning": {"effort": "none"}}
+        whole = check_stream(qwen, body)
+        seen.add(whole["status"])
+        for item in whole["output"]:
+            assert item["type"] == "function_call" and item["name"] in ("pick", "w")
+            assert item["call_id"].startswith("call_") and item["id"].startswith("fc_")
+            json.loads(item["arguments"])
+            if item["name"] == "pick" and item["status"] == "completed":
+                assert json.loads(item["arguments"])["a"] in ("x", "yy")
+        assert len({item["call_id"] for item in whole["output"]}) == len(whole["output"]) >= 1
+    assert "completed" in seen
+    parsed = qwen.client().responses.create(model="qwen", input="x", tools=[PICK], tool_choice=choice, max_output_tokens=150,
+                                            reasoning={"effort": "none"}, parallel_tool_calls=False)
+    assert [item.type for item in parsed.output] == ["function_call"]
 
 
 def test_items_of_the_input(qwen):
