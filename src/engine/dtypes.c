@@ -35,6 +35,11 @@ const char *dtypes_name(enum dtype dtype)
     return known[i].name;
 }
 
+unsigned dtypes_model_flags(const struct dtypes *d)
+{
+    return (d->state == DT_BF16 ? MODEL_STATE_BF16 : 0) | (d->conv == DT_BF16 ? MODEL_CONV_BF16 : 0);
+}
+
 /* NULL and "auto" leave *out as it is. `there` lists what there is, for the message. */
 static int choose(const char *option, const char *name, unsigned use, const char *there, enum dtype *out,
                   struct err *e)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "file/model_file.h"
+#include "model/model.h"
 #include "sluice.h"
 
 struct dtypes {
@@ -15,6 +16,9 @@ struct dtypes {
 /* From the options; -1 and *e where one asks for what there is not, or for what would not be true. */
 int dtypes_choose(const struct model_file *file, const struct sluice_options *o, struct dtypes *d,
                   struct err *e);
+
+/* The flags of model_open that ask for them. */
+unsigned dtypes_model_flags(const struct dtypes *d);
 
 /* As vLLM's flags call it: "float16", "int8_per_token_head". */
 const char *dtypes_name(enum dtype dtype);

@@ -62,20 +62,15 @@ static int allocate(struct engine *en, const struct dtypes *types, struct err *e
     return model_reserve(en->m, p->max_num_batched_tokens, rows, e);
 }
 
-static unsigned model_flags(const struct sluice_options *o, const struct dtypes *types)
-{
-    return (o->mtp ? MODEL_MTP : 0) | (types->state == DT_BF16 ? MODEL_STATE_BF16 : 0) |
-           (types->conv == DT_BF16 ? MODEL_CONV_BF16 : 0);
-}
-
 /* All but memory: the back end, the model as the file describes it, the plan. NULL and *e on failure. */
 static struct engine *prepare(const struct model_file *file, const struct sluice_options *o,
                               struct dtypes *types, struct err *e)
 {
     struct engine *en = mem_zalloc(1, sizeof *en);
     int threads = o->threads ? o->threads : pool_cpu_count();
+    unsigned flags = o->mtp ? MODEL_MTP : 0;
     if (!(en->b = backend_cpu(o->cpu_level, threads, e)) || dtypes_choose(file, o, types, e) ||
-        !(en->m = model_open(file, en->b, model_flags(o, types), e)) ||
+        !(en->m = model_open(file, en->b, flags | dtypes_model_flags(types), e)) ||
         plan_make(en->m, o, types, threads, &en->plan, e)) {
         engine_free(en);
         return NULL;
