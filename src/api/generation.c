@@ -5,6 +5,29 @@
 
 #include "base/mem.h"
 
+/* Queues the n answers to one prompt, whose choices begin at c. */
+static int submit(const struct generation *g, struct choice *c, struct api_error *e)
+{
+    const struct request_sampling *s = &g->request->sampling;
+    const struct prompt *prompt = c->prompt;
+    struct sluice_sampling p = s->p;
+    int n = g->request->n, left = g->model->max_model_len - (int)prompt->ids.n;
+    p.max_tokens = s->max_tokens >= 0 && s->max_tokens < left ? (int)s->max_tokens : left;
+    p.borders = prompt->borders;
+    p.n_borders = prompt->n_borders;
+    struct err why = {0};
+    struct sluice_request **made = mem_alloc((size_t)n * sizeof *made);
+    int rc = sluice_submit_group(g->model->engine, prompt->ids.ids, (int)prompt->ids.n, &p, n, made, &why);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        c[i].request = made[i];
+        c[i].max_tokens = p.max_tokens;
+    }
+    free(made);
+    if (rc)
+        api_from_err(e, NULL, &why);
+    return rc;
+}
+
 struct generation *generation_start(const struct api_model *m, struct api_request *r, double arrived,
                                     struct api_error *e)
 {
@@ -24,23 +47,12 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
         output_init(&c->output, m->tokenizer, s->skip_special, s->stops, s->n_stops, s->include_stop,
                     s->p.min_tokens, &r->parsing);
     }
-    for (int i = 0; i < g->n_choices; i++) {
-        struct choice *c = &g->choices[i];
-        struct sluice_sampling p = s->p;
-        int left = m->max_model_len - (int)c->prompt->ids.n;
-        p.max_tokens = s->max_tokens >= 0 && s->max_tokens < left ? (int)s->max_tokens : left;
-        c->max_tokens = p.max_tokens;
-        p.borders = c->prompt->borders;
-        p.n_borders = c->prompt->n_borders;
-        p.seed += (uint64_t)(i % r->n); /* the answers to one prompt must differ */
-        struct err why = {0};
-        c->request = sluice_submit(m->engine, c->prompt->ids.ids, (int)c->prompt->ids.n, &p, &why);
-        if (!c->request) {
-            api_from_err(e, NULL, &why);
+    for (int i = 0; i < g->n_choices; i += r->n) {
+        if (submit(g, &g->choices[i], e)) {
             generation_free(g);
             return NULL;
         }
-        g->n_open++;
+        g->n_open += r->n;
     }
     return g;
 }

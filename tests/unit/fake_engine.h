@@ -125,6 +125,21 @@ struct sluice_request *sluice_submit(struct sluice *s, const int32_t *prompt, in
     return r;
 }
 
+int sluice_submit_group(struct sluice *s, const int32_t *prompt, int n_prompt,
+                        const struct sluice_sampling *p, int n, struct sluice_request **out, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        struct sluice_sampling own = *p;
+        own.seed += (uint64_t)i;
+        if (!(out[i] = sluice_submit(s, prompt, n_prompt, &own, e))) {
+            while (i > 0)
+                sluice_request_free(out[--i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static inline void fake_release(struct sluice_request *r)
 {
     r->s->n_freed++;
