@@ -63,6 +63,8 @@ void answer_write_finish(const struct choice *c, struct str *out)
     str_adds(out, ",\"stop_reason\":");
     if (c->stop)
         json_write_string(out, c->stop->text, c->stop->len);
+    else if (c->finish && strcmp(c->finish, "repetition") == 0)
+        str_adds(out, "\"repetition_detected\"");
     else if (c->stop_token >= 0)
         str_addf(out, "%d", c->stop_token);
     else

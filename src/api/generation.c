@@ -46,6 +46,7 @@ struct generation *generation_start(const struct api_model *m, struct api_reques
         c->stop_token = -1;
         output_init(&c->output, m->tokenizer, s->skip_special, s->stops, s->n_stops, s->include_stop,
                     s->p.min_tokens, &r->parsing);
+        repetition_init(&c->repetition, &s->repetition);
     }
     for (int i = 0; i < g->n_choices; i += r->n) {
         if (submit(g, &g->choices[i], e)) {
@@ -74,9 +75,9 @@ void generation_free(struct generation *g)
             sluice_request_free(c->request);
         output_free(&c->output);
         parts_free(&c->parts);
+        repetition_free(&c->repetition);
     }
     free(g->choices);
-    parts_free(&g->delta);
     api_request_free(g->request);
     free(g);
 }
@@ -149,38 +150,40 @@ static void finish_as(struct generation *g, struct choice *c, int32_t last)
     }
 }
 
-/* Where the pipeline writes: a stream's delta, or the whole answer. */
-static struct parts *sink(struct generation *g, struct choice *c)
-{
-    if (!g->request->stream)
-        return &c->parts;
-    parts_clear(&g->delta);
-    return &g->delta;
-}
-
 /* The engine ended the answer: what the pipeline holds back comes out. */
-static void finish_output(struct generation *g, struct choice *c, struct parts *to)
+static void finish_output(struct generation *g, struct choice *c)
 {
     bool stopped = c->progress.finish == SLUICE_STOP;
-    output_finish(&c->output, stopped ? TEXT_STOPPED : TEXT_CUT, to);
+    output_finish(&c->output, stopped ? TEXT_STOPPED : TEXT_CUT, &c->parts);
     if (!g->request->stream)
-        tool_calls_keep_complete(&c->output.calls, to);
+        tool_calls_keep_complete(&c->output.calls, &c->parts);
 }
 
-/* Writes what is new. Where parsers read the answer, tokens that leave nothing to show yet wait for the next
- * event. */
+/* Is it time for an event? The first token and the last do not wait for others. Where parsers read the
+ * answer, tokens that leave nothing to show yet do. */
+static bool is_due(const struct generation *g, const struct choice *c)
+{
+    if (c->finish)
+        return true;
+    if (c->output.parses && parts_empty(&c->parts))
+        return false;
+    return c->n_sent == 0 || c->n_tokens - c->n_sent >= g->request->stream_interval;
+}
+
+/* Writes what is new. */
 static void emit(struct generation *g, struct choice *c, struct str *out)
 {
     if (!g->request->stream || g->error.status)
         return;
     if (g->request->hide_reasoning)
-        str_clear(&g->delta.reasoning);
+        str_clear(&c->parts.reasoning);
     if (!c->opened && g->writer->open)
         g->writer->open(g, c, out);
-    if (!c->output.parses || c->finish || !parts_empty(&g->delta)) {
-        const struct delta d = {&g->delta, c->n_sent, c->n_tokens - c->n_sent};
+    if (is_due(g, c)) {
+        const struct delta d = {&c->parts, c->n_sent, c->n_tokens - c->n_sent};
         g->writer->event(g, c, &d, out);
         c->n_sent = c->n_tokens;
+        parts_clear(&c->parts);
     }
     c->opened = true;
 }
@@ -190,19 +193,22 @@ static void take_token(struct generation *g, struct choice *c, int32_t id, bool 
 {
     bool stops = is_last && c->progress.finish == SLUICE_STOP && is_stop_token(g, id);
     int hit = -1;
-    struct parts *to = sink(g, c);
     if (stops && !c->output.include_stop)
         output_skip(&c->output);
     else
-        hit = output_add(&c->output, id, to);
+        hit = output_add(&c->output, id, &c->parts);
     c->n_tokens++;
     if (hit >= 0) {
         c->finish = "stop";
         c->stop = &c->output.stops[hit];
         sluice_cancel(c->request);
     } else if (is_last) {
-        finish_output(g, c, to);
+        finish_output(g, c);
         finish_as(g, c, id);
+    } else if (repetition_add(&c->repetition, sluice_request_tokens(c->request), c->n_tokens)) {
+        finish_output(g, c);
+        c->finish = "repetition";
+        sluice_cancel(c->request);
     }
     emit(g, c, out);
 }
@@ -229,7 +235,7 @@ static void advance_choice(struct generation *g, struct choice *c, const struct 
         take_token(g, c, ids[c->n_tokens], is_last, out);
     }
     if (!c->finish && c->progress.finish != SLUICE_RUNNING) { /* it ended without another token */
-        finish_output(g, c, sink(g, c));
+        finish_output(g, c);
         finish_as(g, c, -1);
         emit(g, c, out);
     }

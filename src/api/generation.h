@@ -27,8 +27,9 @@ struct choice {
     const char *finish;              /* finish_reason; NULL while it runs */
     int32_t stop_token;              /* stop_reason: a token id, or -1 */
     const struct stop_string *stop;  /* stop_reason: a string, or NULL */
-    struct parts parts;              /* so far, when the answer is not streamed */
-    size_t offset;                   /* characters before the next token: completions' text_offset */
+    struct parts parts;              /* so far, or since the last event of a stream */
+    struct repetition repetition;
+    size_t offset; /* characters before the next token: completions' text_offset */
 };
 
 /* What is new in one event of a stream. */
@@ -63,7 +64,6 @@ struct generation {
     double arrived;         /* when the HTTP request was complete */
     struct choice *choices; /* [n_choices] */
     int n_choices, n_open;  /* n_open still run */
-    struct parts delta;     /* scratch */
     struct api_error error; /* status != 0: the engine failed */
 };
 

@@ -28,6 +28,8 @@ static const struct default_key default_keys[] = {
     {"max_new_tokens", NULL, 1, 1e9, false},
 };
 
+#define N_DEFAULTS (sizeof default_keys / sizeof *default_keys)
+
 static bool default_find(const struct default_key *k, const struct model_file *f, double *out)
 {
     if (f->kind == MODEL_FILE_GGUF)
@@ -36,29 +38,95 @@ static bool default_find(const struct default_key *k, const struct model_file *f
     return v && !json_is_null(v) && value_float(v, out);
 }
 
+/* The defaults in the order of default_keys, and back. */
+static void to_values(const struct sampling_defaults *d, double v[N_DEFAULTS])
+{
+    const double values[N_DEFAULTS] = {d->temperature,        d->top_p,
+                                       (double)d->top_k,      d->min_p,
+                                       d->repetition_penalty, d->presence_penalty,
+                                       d->frequency_penalty,  (double)d->max_tokens};
+    memcpy(v, values, sizeof values);
+}
+
+static void from_values(struct sampling_defaults *d, const double v[N_DEFAULTS])
+{
+    d->temperature = v[0];
+    d->top_p = v[1];
+    d->top_k = v[2] > 0 ? (int64_t)v[2] : 0;
+    d->min_p = v[3];
+    d->repetition_penalty = v[4];
+    d->presence_penalty = v[5];
+    d->frequency_penalty = v[6];
+    d->max_tokens = (int64_t)v[7];
+}
+
+static bool default_allowed(const struct default_key *k, double x)
+{
+    return x >= k->min && x <= k->max && !(k->above_min && x == k->min);
+}
+
 void sampling_defaults_read(struct sampling_defaults *d, const struct model_file *from)
 {
-    double v[sizeof default_keys / sizeof *default_keys] = {1, 1, 0, 0, 1, 0, 0, 0};
-    for (size_t i = 0; from && i < sizeof default_keys / sizeof *default_keys; i++) {
+    double v[N_DEFAULTS] = {1, 1, 0, 0, 1, 0, 0, 0};
+    for (size_t i = 0; from && i < N_DEFAULTS; i++) {
         const struct default_key *k = &default_keys[i];
         double x;
         if (!default_find(k, from, &x))
             continue;
-        if (!(x >= k->min && x <= k->max) || (k->above_min && x == k->min)) {
+        if (!default_allowed(k, x)) {
             log_warn("the checkpoint's generation config sets %s to %g, which is out of range: left out",
                      from->kind == MODEL_FILE_GGUF ? k->gguf : k->hf, x);
             continue;
         }
         v[i] = x;
     }
-    *d = (struct sampling_defaults){.temperature = v[0],
-                                    .top_p = v[1],
-                                    .top_k = v[2] > 0 ? (int64_t)v[2] : 0,
-                                    .min_p = v[3],
-                                    .repetition_penalty = v[4],
-                                    .presence_penalty = v[5],
-                                    .frequency_penalty = v[6],
-                                    .max_tokens = (int64_t)v[7]};
+    *d = (struct sampling_defaults){0};
+    from_values(d, v);
+}
+
+int sampling_defaults_override(struct sampling_defaults *d, const json_t *config, bool strict, struct err *e)
+{
+    double v[N_DEFAULTS];
+    to_values(d, v);
+    const char *key;
+    json_t *value;
+    if (!json_is_object(config))
+        return err_set(e, ERR_INVALID, "must be a JSON object");
+    json_object_foreach((json_t *)(uintptr_t)config, key, value)
+    {
+        size_t i = 0;
+        while (i < N_DEFAULTS && strcmp(default_keys[i].hf, key) != 0)
+            i++;
+        if (i == N_DEFAULTS && strict)
+            return err_set(e, ERR_INVALID,
+                           "%.60s is not a default that this server has: temperature, top_p, top_k, min_p, "
+                           "repetition_penalty, presence_penalty, frequency_penalty, max_new_tokens",
+                           key);
+        if (i == N_DEFAULTS || json_is_null(value))
+            continue;
+        double x;
+        if (!value_float(value, &x) || !default_allowed(&default_keys[i], x))
+            return err_set(e, ERR_INVALID, "%s must be a number in %c%g, %g]", key,
+                           default_keys[i].above_min ? '(' : '[', default_keys[i].min, default_keys[i].max);
+        v[i] = x;
+        if (strcmp(key, "max_new_tokens") == 0)
+            d->max_tokens_cap = (int64_t)x;
+    }
+    from_values(d, v);
+    return 0;
+}
+
+bool api_may_set_variable(const char *name)
+{
+    /* fields of the request, and the special tokens, whose text would become control tokens */
+    static const char *const names[] = {
+        "messages",      "tools",    "documents",    "add_generation_prompt",
+        "chat_template", "tokenize", "conversation", "continue_final_message"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return false;
+    size_t n = strlen(name);
+    return n < 6 || strcmp(name + n - 6, "_token") != 0;
 }
 
 void api_limits_init(struct api_limits *l)
@@ -117,7 +185,7 @@ int api_model_check_name(const struct api_model *m, const json_t *body, struct a
     if (set <= 0)
         return set;
     const char *text = json_string_value(name);
-    if (json_string_length(name) == 0 || is_served(m, text))
+    if (m->any_name || json_string_length(name) == 0 || is_served(m, text))
         return 0;
     return not_served(m, text, e);
 }

@@ -21,14 +21,20 @@
 struct sampling_defaults {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k;      /* 0 = all */
-    int64_t max_tokens; /* chat only; 0 = all that is left of the context */
+    int64_t top_k;          /* 0 = all */
+    int64_t max_tokens;     /* chat only; 0 = all that is left of the context */
+    int64_t max_tokens_cap; /* of every request; 0 = none */
 };
 
 /* OpenAI's defaults, and (with `from`) over them what the checkpoint's generation config says: Hugging Face's
  * generation_config.json, or the general.sampling.* keys of a GGUF. Values out of range are left out with a
  * warning in the log. */
 void sampling_defaults_read(struct sampling_defaults *d, const struct model_file *from);
+/* Sets over them what a generation config (a JSON object) says. Its max_new_tokens is a cap for every
+ * request. -1 and *e for a value out of range, and with `strict` for a name that is none of theirs. */
+int sampling_defaults_override(struct sampling_defaults *d, const json_t *config, bool strict, struct err *e);
+/* Whether requests (and --default-chat-template-kwargs) may set this variable of the chat template. */
+bool api_may_set_variable(const char *name);
 
 struct api_limits {
     int max_logprobs;  /* the most alternatives a request may ask for */
@@ -55,7 +61,17 @@ struct api_model {
     bool request_metrics;                            /* answers tell their times */
     const char *reasoning_parser, *tool_call_parser; /* by name; NULL = as the template shows */
     bool no_auto_tool_choice;                        /* tools are only for tool_choice "none" */
-    struct response_store *responses;                /* NULL: /v1/responses keeps nothing */
+    /* what requests get that do not say, beside the sampling defaults */
+    int stream_interval;              /* tokens an event of a stream, at least; 0 = 1 */
+    bool force_usage;                 /* streams tell their usage in every event and at the end */
+    bool tokens_as_ids;               /* log-probabilities name tokens by id */
+    const char *response_role;        /* NULL = assistant */
+    const json_t *template_kwargs;    /* an object of template variables, or NULL */
+    const char *template_text;        /* the template's source, for /tokenizer_info; may be NULL */
+    bool trust_request_template;      /* requests may bring their own chat_template */
+    bool exclude_tools_when_none;     /* tool_choice none hides the tools from the template too */
+    bool any_name;                    /* requests may name any model */
+    struct response_store *responses; /* NULL: /v1/responses keeps nothing */
 
     /* filled by api_model_init */
     int vocab, max_model_len;

@@ -135,23 +135,11 @@ static int read_tools(const json_t *body, json_t **tools, struct api_error *e)
     return list && !*tools ? -1 : 0;
 }
 
-/* Names that chat_template_kwargs may not set: fields of the request, and the special tokens, whose text
- * would become control tokens. */
-static bool is_reserved(const char *key)
+/* Adds the server's template variables, and over them reasoning_effort and chat_template_kwargs. */
+static int add_kwargs(const struct api_model *m, const json_t *body, json_t *context, struct api_error *e)
 {
-    static const char *const names[] = {
-        "messages",      "tools",    "documents",    "add_generation_prompt",
-        "chat_template", "tokenize", "conversation", "continue_final_message"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(key, names[i]) == 0)
-            return true;
-    size_t n = strlen(key);
-    return n >= 6 && strcmp(key + n - 6, "_token") == 0;
-}
-
-/* Adds chat_template_kwargs and reasoning_effort to the template's variables. */
-static int add_kwargs(const json_t *body, json_t *context, struct api_error *e)
-{
+    if (m->template_kwargs)
+        json_object_update(context, (json_t *)(uintptr_t)m->template_kwargs);
     static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     const json_t *effort, *kwargs;
     int set = field_string(body, "reasoning_effort", &effort, e);
@@ -175,7 +163,7 @@ static int add_kwargs(const json_t *body, json_t *context, struct api_error *e)
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)kwargs, key, v)
     {
-        if (is_reserved(key))
+        if (!api_may_set_variable(key))
             return api_fail(e, 400, "BadRequestError", "chat_template_kwargs",
                             "chat_template_kwargs may not set %.60s", key);
         json_object_set(context, key, v);
@@ -183,8 +171,7 @@ static int add_kwargs(const json_t *body, json_t *context, struct api_error *e)
     return 0;
 }
 
-/* The last message's text when it is a string or a list that ends in a text part, else NULL. */
-static const json_t *last_text(const json_t *messages)
+const json_t *prompt_last_text(const json_t *messages)
 {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const json_t *content = json_object_get(last, "content");
@@ -238,21 +225,18 @@ static void set_token(json_t *context, const char *name, const struct tokenizer 
 }
 
 /* Renders the context: ids, and what *p holds but the tools. */
-static int render(const struct api_model *m, const json_t *messages, const json_t *context,
-                  bool continue_final, bool add_special, bool limit, struct token_list *ids,
-                  struct chat_prompt *p, struct api_error *e)
+static int render(const struct api_model *m, const struct chat_template *template, const json_t *messages,
+                  const json_t *context, bool continue_final, bool add_special, bool limit,
+                  struct token_list *ids, struct chat_prompt *p, struct api_error *e)
 {
     struct chat_text text = {0};
     struct err why = {0};
-    if (chat_template_render(m->template, context, (int64_t)time(NULL), &text, &why))
+    if (chat_template_render(template, context, (int64_t)time(NULL), &text, &why))
         return api_from_err(e, NULL, &why);
     int failed = 0;
     size_t own = text.len; /* where the message begins that the answer continues */
     if (continue_final) {
-        failed = cut_after(&text, last_text(messages), &own, e);
-        if (!failed)
-            str_add(&p->continued, json_string_value(last_text(messages)),
-                    json_string_length(last_text(messages)));
+        failed = cut_after(&text, prompt_last_text(messages), &own, e);
     }
     p->start = reasoning_start(m->reasoning, text.text, text.len, text.literal, own);
     if (!failed)
@@ -264,7 +248,6 @@ static int render(const struct api_model *m, const json_t *messages, const json_
 
 void chat_prompt_free(struct chat_prompt *p)
 {
-    str_free(&p->continued);
     json_decref(p->tools);
     *p = (struct chat_prompt){0};
 }
@@ -272,24 +255,27 @@ void chat_prompt_free(struct chat_prompt *p)
 int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit, struct token_list *ids,
                        struct chat_prompt *p, struct api_error *e)
 {
-    if (!m->template)
+    const json_t *messages, *documents = NULL, *source = NULL;
+    int set = field_string(body, "chat_template", &source, e);
+    if (set < 0)
+        return -1;
+    if (!m->template && !source)
         return api_fail(e, 400, "BadRequestError", "messages",
                         "this model has no chat template: use /v1/completions, or start the server with "
                         "--chat-template FILE");
-    const json_t *messages, *documents = NULL, *template;
-    int set = field_array(body, "messages", &messages, e);
+    set = field_array(body, "messages", &messages, e);
     if (set < 0)
         return -1;
     if (set == 0)
         return api_missing(e, "messages");
     if (json_array_size(messages) == 0)
         return api_bad_value(e, "messages", messages, "messages must hold at least one message");
-    if (field_array(body, "documents", &documents, e) < 0 ||
-        (set = field_string(body, "chat_template", &template, e)) < 0)
+    if (field_array(body, "documents", &documents, e) < 0)
         return -1;
-    if (set)
+    if (source && !m->trust_request_template)
         return api_fail(e, 400, "BadRequestError", "chat_template",
-                        "this server takes no chat template from requests");
+                        "this server takes no chat template from requests: start it with "
+                        "--trust-request-chat-template where all clients may shape prompts freely");
     bool generation = true, continue_final = false, add_special = false;
     int generation_set = field_bool(body, "add_generation_prompt", &generation, e);
     if (generation_set < 0 || field_bool(body, "continue_final_message", &continue_final, e) < 0 ||
@@ -302,26 +288,36 @@ int prompt_render_chat(const struct api_model *m, const json_t *body, bool limit
         generation = false;
 
     json_t *prepared = NULL, *context = NULL;
+    struct chat_template *own = NULL;
     int failed = -1;
     struct err why = {0};
+    if (source) {
+        own = chat_template_parse(json_string_value(source), json_string_length(source), &why);
+        if (!own)
+            return api_from_err(e, "chat_template", &why);
+    }
+    const struct chat_template *template = own ? own : m->template;
     if (read_tools(body, &p->tools, e))
         goto done;
-    prepared = chat_messages_prepare(messages, chat_template_caps(m->template), &why);
+    prepared = chat_messages_prepare(messages, chat_template_caps(template), &why);
     if (!prepared) {
         api_from_err(e, "messages", &why);
         goto done;
     }
     context = json_object();
-    if (add_kwargs(body, context, e))
+    if (add_kwargs(m, body, context, e))
         goto done;
     json_object_set(context, "messages", prepared);
-    json_object_set(context, "tools", p->tools ? p->tools : json_null());
+    const char *choice = json_string_value(json_object_get(body, "tool_choice"));
+    bool hidden = m->exclude_tools_when_none && choice && strcmp(choice, "none") == 0;
+    json_object_set(context, "tools", p->tools && !hidden ? p->tools : json_null());
     json_object_set(context, "documents", documents ? (json_t *)(uintptr_t)documents : json_null());
     json_object_set_new(context, "add_generation_prompt", json_boolean(generation));
     set_token(context, "bos_token", m->tokenizer, tokenizer_bos(m->tokenizer));
     set_token(context, "eos_token", m->tokenizer, tokenizer_eos(m->tokenizer));
-    failed = render(m, prepared, context, continue_final, add_special, limit, ids, p, e);
+    failed = render(m, template, prepared, context, continue_final, add_special, limit, ids, p, e);
 done:
+    chat_template_free(own);
     json_decref(prepared);
     json_decref(context);
     return failed;

@@ -12,13 +12,22 @@
 #include "base/mem.h"
 
 /* stream, stream_options and the flags that shape the response. */
-static int read_delivery(struct api_request *r, const json_t *body, struct api_error *e)
+static int read_delivery(struct api_request *r, const struct api_model *m, const json_t *body,
+                         struct api_error *e)
 {
     const json_t *options;
+    int64_t interval = 1;
+    r->tokens_as_ids = m->tokens_as_ids;
     if (field_bool(body, "stream", &r->stream, e) < 0 ||
+        field_int(body, "stream_interval", &interval, e) < 0 ||
         field_bool(body, "return_token_ids", &r->return_token_ids, e) < 0 ||
         field_bool(body, "return_tokens_as_token_ids", &r->tokens_as_ids, e) < 0)
         return -1;
+    if (interval < 1 || interval > INT32_MAX)
+        return api_bad_value(e, "stream_interval", json_object_get(body, "stream_interval"),
+                             "stream_interval must be at least 1");
+    r->stream_interval = interval > m->stream_interval ? (int)interval : m->stream_interval;
+    r->include_usage = r->continuous_usage = m->force_usage;
     int set = field_object(body, "stream_options", &options, e);
     if (set <= 0)
         return set;
@@ -28,7 +37,8 @@ static int read_delivery(struct api_request *r, const json_t *body, struct api_e
     if (field_bool(options, "include_usage", &r->include_usage, e) < 0 ||
         field_bool(options, "continuous_usage_stats", &continuous, e) < 0)
         return -1;
-    r->continuous_usage = continuous && r->include_usage;
+    r->include_usage |= m->force_usage;
+    r->continuous_usage = (continuous && r->include_usage) || m->force_usage;
     return 0;
 }
 
@@ -298,9 +308,10 @@ static int set_parsing(struct api_request *r, const struct api_model *m, struct 
 static int read_chat(struct api_request *r, const struct api_model *m, const json_t *body,
                      struct api_error *e)
 {
-    bool echo = false, continues = false;
+    bool echo = false, continues = false, opens = true;
     if (field_bool(body, "echo", &echo, e) < 0 ||
-        field_bool(body, "continue_final_message", &continues, e) < 0)
+        field_bool(body, "continue_final_message", &continues, e) < 0 ||
+        field_bool(body, "add_generation_prompt", &opens, e) < 0)
         return -1;
     const json_t *truncate = json_object_get(body, "truncate_prompt_tokens");
     r->prompts = mem_zalloc(1, sizeof *r->prompts);
@@ -309,17 +320,19 @@ static int read_chat(struct api_request *r, const struct api_model *m, const jso
     int failed =
         prompt_render_chat(m, body, !truncate || json_is_null(truncate), &r->prompts[0].ids, &chat, e) ||
         prompt_fit(m, body, false, &r->prompts[0].ids, e) || set_parsing(r, m, &chat, body, e);
-    if (echo)
-        str_add(&r->echo_text, str_text(&chat.continued), chat.continued.len);
     chat_prompt_free(&chat);
     if (failed)
         return -1;
     find_borders(&r->prompts[0], m);
-    /* an answer that continues a message has that message's role */
+    /* an answer that does not open a turn has the role of the last message */
     const json_t *messages = json_object_get(body, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    const char *role = continues ? json_string_value(json_object_get(last, "role")) : NULL;
-    r->role = mem_strdup(role ? role : "assistant");
+    const char *own = m->response_role ? m->response_role : "assistant";
+    const char *last_role = json_string_value(json_object_get(last, "role"));
+    r->role = mem_strdup((continues || !opens) && last_role ? last_role : own);
+    const json_t *text = prompt_last_text(messages);
+    if (echo && text && last_role && strcmp(last_role, r->role) == 0)
+        str_add(&r->echo_text, json_string_value(text), json_string_length(text));
     return 0;
 }
 
@@ -338,10 +351,11 @@ static int check_size(const struct api_request *r, const struct api_model *m, st
         if (asked > left)
             asked = left;
         /* ids, what the penalties count, log-probabilities, and each sampler's own copies */
-        bytes += r->n * ((prompt + asked) * 24 + asked * (p->n_logprobs + 1.0) * sizeof(struct sluice_prob) +
-                         prompt * (p->n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob) +
-                         (p->n_allowed_ids ? m->vocab : 0) +
-                         (p->grammar ? (double)grammar_matcher_bytes() : 0) + 8.0 * p->n_logit_bias + 2048);
+        bytes +=
+            r->n * ((prompt + asked) * 24 + asked * (p->n_logprobs + 1.0) * sizeof(struct sluice_prob) +
+                    prompt * (p->n_prompt_logprobs + 1.0) * sizeof(struct sluice_prob) +
+                    (p->n_allowed_ids ? m->vocab : 0) + (p->grammar ? (double)grammar_matcher_bytes() : 0) +
+                    8.0 * p->n_logit_bias + 4.0 * r->sampling.repetition.max_size + 2048);
     }
     if (bytes > (double)m->limits.max_answer)
         return api_fail(
@@ -358,7 +372,7 @@ struct api_request *api_request_read(const struct api_model *m, enum api_kind ki
     struct api_request *r = mem_zalloc(1, sizeof *r);
     r->kind = kind;
     r->created = (int64_t)time(NULL);
-    if (api_model_check_name(m, body, e) || read_delivery(r, body, e) ||
+    if (api_model_check_name(m, body, e) || read_delivery(r, m, body, e) ||
         read_id(r, body, request_id, id_is_header, e) || read_n(r, m, body, e) ||
         read_prompt_logprobs(r, m, body, e) || request_sampling_read(&r->sampling, m, kind, r->n, body, e))
         goto fail;

@@ -10,6 +10,7 @@
 #include "api/errors.h"
 #include "api/model.h"
 #include "api/output.h"
+#include "api/repetition.h"
 #include "sluice.h"
 #include "text/tokenizer.h"
 
@@ -35,6 +36,7 @@ struct request_sampling {
     struct stop_string stops[API_MAX_STOP_STRINGS];
     int n_stops;
     bool include_stop, ignore_eos, skip_special;
+    struct repetition_rule repetition;
     int64_t max_tokens; /* asked for; -1 = not said */
     const char *max_tokens_field;
 };
@@ -53,6 +55,7 @@ struct api_request {
     bool echo;          /* completions: the prompt comes first; chat: echo_text does */
     bool tokens_as_ids; /* "token_id:17" in place of token text in log-probabilities */
     bool return_token_ids;
+    int stream_interval;  /* tokens an event, at least */
     int prompt_logprobs;  /* the field; -1 = not asked for */
     int n;                /* answers to each prompt */
     char *role;           /* chat: of the answer */
@@ -78,11 +81,13 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
                           const json_t *body, struct api_error *e);
 void request_sampling_free(struct request_sampling *s);
 
+/* The text of the last message where it has one (a string, or parts that end in text), else NULL. */
+const json_t *prompt_last_text(const json_t *messages);
+
 /* What the rendering of a chat tells besides its ids. Zero-initialise; free with chat_prompt_free. */
 struct chat_prompt {
-    struct str continued; /* the text of the last message, where the answer is to continue it */
-    enum thought start;   /* how the answer begins */
-    json_t *tools;        /* as the template was given them; NULL = none */
+    enum thought start; /* how the answer begins */
+    json_t *tools;      /* as the template was given them; NULL = none */
 };
 void chat_prompt_free(struct chat_prompt *p);
 

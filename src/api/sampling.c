@@ -199,6 +199,9 @@ static int read_lengths(struct request_sampling *s, const struct api_model *m, e
         max_tokens = 16;
     else if (!set && m->defaults.max_tokens > 0)
         max_tokens = m->defaults.max_tokens < m->max_model_len ? m->defaults.max_tokens : m->max_model_len;
+    int64_t cap = m->defaults.max_tokens_cap;
+    if (cap > 0 && (max_tokens < 0 || max_tokens > cap))
+        max_tokens = cap;
     s->max_tokens = max_tokens;
 
     int64_t min_tokens = 0;
@@ -299,7 +302,7 @@ static int read_bad_words(struct request_sampling *s, const struct api_model *m,
 /* What would change the answer and is not served yet is refused, never silently ignored. */
 static int refuse_unserved(const json_t *body, struct api_error *e)
 {
-    static const char *const objects[] = {"logprob_token_ids", "repetition_detection"};
+    static const char *const objects[] = {"logprob_token_ids"};
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
         const json_t *v = json_object_get(body, objects[i]);
         if (v && !json_is_null(v))
@@ -339,7 +342,8 @@ int request_sampling_read(struct request_sampling *s, const struct api_model *m,
     if (refuse_unserved(body, e) || read_floats(&s->p, &m->defaults, body, e) ||
         read_integers(&s->p, m, body, e) || read_lengths(s, m, kind, body, e) ||
         read_logprobs(s, m, kind, body, e) || read_bias(s, m->vocab, body, e) ||
-        read_stop_strings(s, body, e) || read_salt(&s->p, body, e) || read_bad_words(s, m, body, e))
+        read_stop_strings(s, body, e) || read_salt(&s->p, body, e) || read_bad_words(s, m, body, e) ||
+        repetition_rule_read(&s->repetition, body, e))
         return -1;
     if (n > 1 && s->p.temperature == 0)
         return api_bad_value(

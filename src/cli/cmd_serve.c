@@ -141,8 +141,9 @@ int cmd_serve(int argc, char **argv)
         HTTP_LOG_OPTIONS(http, server),
         {.name = "disable-log-stats",
          .flag = &disable_log_stats,
-         .help = "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL), and no series of "
-                 "the engine and its requests in /metrics"},
+         .help =
+             "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL), and no series of "
+             "the engine and its requests in /metrics"},
         {.name = "measure-limits",
          .flag = &s.measure_limits,
          .help = "measure the memory's read bandwidth at the start (a second), so that the throughput lines "
@@ -200,6 +201,10 @@ int cmd_serve(int argc, char **argv)
     if (status >= 0)
         goto free_options;
     engine->priority_scheduling = strcmp(policy, "priority") == 0;
+    struct api_limits *limits = &s.model.api.limits;
+    limits->max_prompts = (int)environment_number("MAX_COMPLETION_PROMPTS", 1, 1e6, limits->max_prompts);
+    limits->max_choices = (int)environment_number("MAX_N_SEQUENCES", 1, 1e6, limits->max_choices);
+    s.model.api.any_name = environment_number("SKIP_MODEL_NAME_VALIDATION", 0, 1, 0) > 0;
     /* all answers to a request wait at first: more than may wait would get "try again later" for ever */
     int *max_choices = &s.model.api.limits.max_choices;
     if (engine->max_queued > 0 && engine->max_queued < *max_choices)

@@ -14,10 +14,13 @@ struct served_model {
     struct sluice_options engine_options;
     uint64_t kv_bytes, state_cache_bytes;
     bool prefix_caching, auto_tool_choice;
+    const char *override_generation_config, *default_template_kwargs, *logprobs_mode; /* JSON, JSON, name */
     /* what loading makes of it; api's limits and flags are options too */
     struct sluice *engine;
     struct tokenizer *tokenizer;
     struct chat_template *template;
+    char *template_text;
+    json_t *template_kwargs;
     struct api_model api;
 };
 
@@ -32,16 +35,54 @@ struct served_model {
          .text = &(m).template_path,                                                            \
          .initial = "the model's",                                                              \
          .value = "FILE",                                                                       \
-         .help = "Jinja template for chats"},                                                   \
+         .help = "Jinja template for chats: a file, or the template itself"},                   \
+        {.name = "default-chat-template-kwargs",                                                \
+         .text = &(m).default_template_kwargs,                                                  \
+         .value = "JSON",                                                                       \
+         .help = "variables for the template; requests may set others over them"},              \
+        {.name = "trust-request-chat-template",                                                 \
+         .flag = &(m).api.trust_request_template,                                               \
+         .help = "requests may bring a chat_template, and so write any control token"},         \
+        {.name = "response-role",                                                               \
+         .text = &(m).api.response_role,                                                        \
+         .initial = "assistant",                                                                \
+         .value = "NAME",                                                                       \
+         .help = "role of the answers to chats"},                                               \
+        {.name = "exclude-tools-when-tool-choice-none",                                         \
+         .flag = &(m).api.exclude_tools_when_none,                                              \
+         .help = "tool_choice none keeps the tools out of the prompt too"},                     \
+        {.name = "stream-interval",                                                             \
+         .num = &(m).api.stream_interval,                                                       \
+         .min = 1,                                                                              \
+         .max = 1e9,                                                                            \
+         .initial = "1",                                                                        \
+         .value = "N",                                                                          \
+         .help = "tokens an event of a stream, at least; the first and the last never wait"},   \
+        {.name = "enable-force-include-usage",                                                  \
+         .flag = &(m).api.force_usage,                                                          \
+         .help = "streams tell their usage in every event, as if all requests asked for it"},   \
+        {.name = "return-tokens-as-token-ids",                                                  \
+         .flag = &(m).api.tokens_as_ids,                                                        \
+         .help = "log-probabilities name tokens as token_id:N where requests do not say"},      \
+        {.name = "override-generation-config",                                                  \
+         .text = &(m).override_generation_config,                                               \
+         .value = "JSON",                                                                       \
+         .help = "sampling defaults over the model's; max_new_tokens caps every request"},      \
+        {.name = "logprobs-mode",                                                               \
+         .text = &(m).logprobs_mode,                                                            \
+         .choices = "raw_logprobs",                                                             \
+         .value = "MODE",                                                                       \
+         .help = "log-probabilities are the model's own, before penalties and temperature"},    \
         {.name = "generation-config",                                                           \
          .text = &(m).generation_config,                                                        \
-         .choices = "auto|vllm",                                                                \
          .value = "WHICH",                                                                      \
-         .help = "sampling defaults: auto = the model's generation config, vllm = none of it"}, \
+         .help = "sampling defaults: auto = the model's generation config, vllm = none of it, " \
+                 "or a folder with another generation_config.json"},                            \
         {.name = "max-logprobs",                                                                \
          .num = &(m).api.limits.max_logprobs,                                                   \
          .min = 0,                                                                              \
          .max = SLUICE_MAX_LOGPROBS,                                                            \
+         .auto_is = "all",                                                                      \
          .value = "N",                                                                          \
          .help = "the most alternatives a request may ask for at each token"},                  \
         {.name = "reasoning-parser",                                                            \

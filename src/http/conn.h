@@ -33,8 +33,8 @@ void http_limits_init(struct http_limits *l);
 struct http_exchange {
     struct http_head head;
     struct str body;
-    double arrived; /* clock_now() when the body was complete */
-    int status;     /* of the reply; 0 before it */
+    double arrived;                /* clock_now() when the body was complete */
+    int status;                    /* of the reply; 0 before it */
     size_t body_bytes, sent_bytes; /* of the request's body, and of the reply's so far */
     /* For whoever answers later. `gone` is called if the client hangs up first: the exchange must not be
      * touched afterwards. */

@@ -39,7 +39,7 @@ struct server {
     struct metrics metrics;
     double started;        /* time_t */
     double read_bandwidth; /* bytes/s; 0 = not known */
-    struct event *wake, *signals[2], *stats_timer, *drain_timer, *accept_timer;
+    struct event *wake, *signals[2], *stats_timer, *drain_timer, *accept_timer, *quiet_timer;
     bool draining, aborted;
     double drain_since, drain_deadline;
     struct sluice_stats reported; /* as of the last stats line */
@@ -64,6 +64,7 @@ struct task {
     int priority;
     enum load_format { LOAD_NONE, LOAD_TEXT, LOAD_JSON } load_format; /* endpoint-load-metrics-format */
     double arrived;
+    double sent; /* when something last went into its stream */
     /* what the worker made: one of these */
     struct generation *generation;
     struct str reply;
@@ -89,7 +90,8 @@ void route_work(struct task *t);
 void task_start(struct server *s, const struct route *r, struct http_exchange *x);
 /* Looks at everything that workers and engine may have finished. */
 void tasks_advance(struct server *s);
-void tasks_abort(struct server *s); /* cancels all generations; their answers end as aborted */
-void tasks_free(struct server *s);  /* after the workers stopped */
+void tasks_keep_alive(struct server *s); /* a comment into each stream that has been silent */
+void tasks_abort(struct server *s);      /* cancels all generations; their answers end as aborted */
+void tasks_free(struct server *s);       /* after the workers stopped */
 
 #endif

@@ -11,11 +11,13 @@
 #include "api/protocols.h"
 #include "api/responses.h"
 #include "api/responses_store.h"
+#include "api/tokenizer_info.h"
 #include "api/tokens.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "http/auth.h"
+#include "http/docs.h"
 #include "http/internal.h"
 
 enum { GET = 1, POST = 2, HEAD = 4 };
@@ -25,8 +27,8 @@ struct route {
     const char *pattern; /* not NULL: `path` is a prefix, the rest an argument; how metrics call it */
     int methods;
     enum { BY_PATH, OPEN, GUARDED } access; /* is a key needed? */
-    bool quiet;       /* probes: neither counted nor logged */
-    bool needs_model; /* 503 until it is loaded */
+    bool quiet;                             /* probes: neither counted nor logged */
+    bool needs_model;                       /* 503 until it is loaded */
     /* answered at once … */
     void (*now)(struct server *s, const struct route *r, struct http_exchange *x);
     /* … or by a worker from the parsed body */
@@ -37,11 +39,27 @@ static int route_names(const char **names); /* of all routes, for http_requests_
 
 /* --- replies ------------------------------------------------------------------------------------- */
 
+/* Whether --disable-access-log-for-endpoints lists the path. */
+static bool is_quiet_path(const struct server *s, const char *path)
+{
+    size_t n = strlen(path);
+    for (const char *p = s->options.quiet_paths ? s->options.quiet_paths : ""; *p;) {
+        p += strspn(p, ", ");
+        size_t len = strcspn(p, ", ");
+        if (len == n && strncmp(p, path, n) == 0)
+            return true;
+        p += len;
+    }
+    return false;
+}
+
 static void log_reply(const struct server *s, const struct route *r, const struct http_exchange *x,
                       const struct task *t, int status)
 {
     if (!s->options.log_requests || (r && r->quiet) || (t && t->generation && status == 200))
-        return;     /* an answer has a line of its own (tasks.c) */
+        return; /* an answer has a line of its own (tasks.c) */
+    if (s->options.no_access_log || (x->head.path && is_quiet_path(s, x->head.path)))
+        return;
     char path[128]; /* from the client: only what is harmless in a log */
     size_t n = 0;
     for (const char *p = x->head.path ? x->head.path : "?"; *p && n + 1 < sizeof path; p++)
@@ -193,6 +211,45 @@ static void metrics(struct server *s, const struct route *r, struct http_exchang
     str_free(&body);
 }
 
+/* What an option switches on or off is as unknown as any other path. */
+static bool is_off(struct server *s, struct http_exchange *x, bool off)
+{
+    if (off)
+        reply_detail(s, x, 404, NULL, "Not Found");
+    return off;
+}
+
+static void openapi(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    if (is_off(s, x, s->options.no_docs))
+        return;
+    docs_write_openapi(s->options.root_path, &body);
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
+static void docs(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    (void)r;
+    struct str body = {0};
+    if (is_off(s, x, s->options.no_docs))
+        return;
+    docs_write_page(&body);
+    http_reply(x, 200, "text/html; charset=utf-8", NULL, str_text(&body), body.len);
+    str_free(&body);
+}
+
+static void tokenizer_info(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    if (is_off(s, x, !s->options.tokenizer_info))
+        return;
+    tokenizer_info_write(s->model, &body);
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
 static void models(struct server *s, const struct route *r, struct http_exchange *x)
 {
     struct str body = {0};
@@ -316,10 +373,7 @@ static const struct route routes[] = {
     {"/v1/messages/count_tokens", .methods = POST, .needs_model = true, .work = count_messages},
     {"/v1/responses/input_tokens", .methods = POST, .needs_model = true, .work = count_responses},
     {"/v1/chat/completions/input_tokens", .methods = POST, .needs_model = true, .work = count_chat},
-    {"/v1/responses/",
-     .pattern = "/v1/responses/{id}",
-     .methods = GET | POST,
-     .needs_model = true,
+    {"/v1/responses/", .pattern = "/v1/responses/{id}", .methods = GET | POST, .needs_model = true,
      .now = response},
     {"/chat/completions", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
     {"/responses", .methods = POST, .access = GUARDED, .needs_model = true, .work = generate},
@@ -334,6 +388,9 @@ static const struct route routes[] = {
     {"/version", .methods = GET | HEAD, .quiet = true, .now = version},
     {"/load", .methods = GET | HEAD, .quiet = true, .now = load},
     {"/metrics", .methods = GET | HEAD, .quiet = true, .needs_model = true, .now = metrics},
+    {"/tokenizer_info", .methods = GET, .quiet = true, .needs_model = true, .now = tokenizer_info},
+    {"/openapi.json", .methods = GET | HEAD, .quiet = true, .now = openapi},
+    {"/docs", .methods = GET | HEAD, .quiet = true, .now = docs},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 _Static_assert(N_ROUTES <= METRICS_ROUTES, "one counter a route");

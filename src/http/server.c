@@ -20,9 +20,10 @@
 #include "base/mem.h"
 #include "http/internal.h"
 
-#define N_WORKERS      2
-#define BACKLOG        1024
-#define RESERVED_FILES 64 /* descriptors that are not connections */
+#define N_WORKERS       3
+#define BACKLOG         1024
+#define QUIET_LOOK_USEC 100000 /* between two looks for silent streams */
+#define RESERVED_FILES  64     /* descriptors that are not connections */
 
 void server_options_init(struct server_options *o)
 {
@@ -312,6 +313,12 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     event_add(s->drain_timer, &(struct timeval){.tv_usec = 20000});
 }
 
+static void on_quiet(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    tasks_keep_alive(arg);
+}
+
 /* --- the line of throughput ------------------------------------------------------------------- */
 
 static void on_stats(evutil_socket_t fd, short what, void *arg)
@@ -389,8 +396,9 @@ struct server *server_create(const struct server_options *o, struct err *e)
     s->stats_timer = event_new(s->base, -1, EV_PERSIST, on_stats, s);
     s->drain_timer = event_new(s->base, -1, EV_PERSIST, on_drain, s);
     s->accept_timer = evtimer_new(s->base, on_accept_again, s);
+    s->quiet_timer = event_new(s->base, -1, EV_PERSIST, on_quiet, s);
     if (!s->wake || !s->signals[0] || !s->signals[1] || !s->stats_timer || !s->drain_timer ||
-        !s->accept_timer) {
+        !s->accept_timer || !s->quiet_timer) {
         err_set(e, ERR_NO_MEMORY, "no memory for the event loop");
         goto fail;
     }
@@ -426,6 +434,8 @@ int server_run(struct server *s)
     if (every > 0)
         event_add(s->stats_timer,
                   &(struct timeval){(time_t)every, (suseconds_t)((every - (double)(time_t)every) * 1e6)});
+    if (s->options.sse_keep_alive_seconds > 0)
+        event_add(s->quiet_timer, &(struct timeval){.tv_usec = QUIET_LOOK_USEC});
     event_base_dispatch(s->base);
     close_listeners(s);
     http_free(s->http); /* hangs up on whoever is left: their tasks end */
@@ -445,8 +455,8 @@ void server_free(struct server *s)
     if (s->workers)
         workers_stop(s->workers);
     workers_free(s->workers);
-    struct event *events[] = {s->wake,        s->signals[0],  s->signals[1],
-                              s->stats_timer, s->drain_timer, s->accept_timer};
+    struct event *events[] = {s->wake,        s->signals[0],   s->signals[1], s->stats_timer,
+                              s->drain_timer, s->accept_timer, s->quiet_timer};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);

@@ -8,10 +8,13 @@
 #include <strings.h>
 #include <sys/random.h>
 
+#include "api/json_write.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "http/internal.h"
+
+#define HEAVY_BODY ((size_t)256 << 10) /* bytes: reading one may take long */
 
 static void task_free(struct task *t)
 {
@@ -109,6 +112,7 @@ void task_start(struct server *s, const struct route *r, struct http_exchange *x
     t->x = x;
     t->model = s->model;
     t->body_len = x->body_bytes = x->body.len;
+    t->job.heavy = t->body_len > HEAVY_BODY;
     t->body = str_take(&x->body);
     t->arrived = x->arrived;
     name_task(t, x);
@@ -182,6 +186,44 @@ static void record(struct server *s, const struct task *t)
              g->choices[0].finish ? g->choices[0].finish : "error");
 }
 
+/* The first `max` characters of text, as one line. */
+static void log_text(const struct task *t, const char *what, const struct str *text, int max)
+{
+    const char *s = str_text(text);
+    size_t n = 0;
+    for (int left = max; n < text->len; n++)
+        if (((unsigned char)s[n] & 0xC0) != 0x80 && left-- == 0)
+            break;
+    struct str line = {0};
+    json_write_string(&line, s, n);
+    log_info("%s %s: %s%s", t->request_id, what, str_text(&line), n < text->len ? "…" : "");
+    str_free(&line);
+}
+
+/* What was asked and answered, where the operator wants to see it. */
+static void log_texts(const struct server *s, const struct task *t)
+{
+    const struct generation *g = t->generation;
+    const struct tokenizer *tokenizer = g->model->tokenizer;
+    struct str text = {0};
+    for (int i = 0; s->options.log_prompt_len > 0 && i < g->request->n_prompts; i++) {
+        /* a token is at least a byte, but for a few: so many tokens hold what is shown */
+        const struct token_list *ids = &g->request->prompts[i].ids;
+        size_t n =
+            (size_t)s->options.log_prompt_len + 64 < ids->n ? (size_t)s->options.log_prompt_len + 64 : ids->n;
+        str_clear(&text);
+        tokenizer_decode(tokenizer, ids->ids, n, false, &text);
+        log_text(t, "prompt", &text, s->options.log_prompt_len);
+    }
+    for (int i = 0; s->options.log_output_len > 0 && i < g->n_choices; i++) {
+        const struct choice *c = &g->choices[i];
+        str_clear(&text);
+        tokenizer_decode(tokenizer, sluice_request_tokens(c->request), (size_t)c->n_tokens, false, &text);
+        log_text(t, "answer", &text, s->options.log_output_len);
+    }
+    str_free(&text);
+}
+
 /* --- progress ------------------------------------------------------------------------------------ */
 
 /* Gives the client what the engine has made. The task may be gone afterwards. */
@@ -193,11 +235,14 @@ static void advance(struct server *s, struct task *t)
     struct str out = {0};
     bool done = generation_advance(g, &observer, &out);
     if (g->request->stream) {
+        if (out.len > 0)
+            t->sent = clock_now();
         x->sent_bytes += out.len;
         http_stream_add(x, str_text(&out), out.len);
     }
     if (done) {
         record(s, t);
+        log_texts(s, t);
         x->gone = NULL;
         if (g->request->stream) {
             count_reply(s, t->route, x, 200);
@@ -240,6 +285,7 @@ static void settle(struct server *s, struct task *t)
                      s->options.request_id_headers ? t->request_id : "",
                      s->options.request_id_headers ? "\r\n" : "");
             http_stream_begin(t->x, "text/event-stream; charset=utf-8", headers);
+            t->sent = clock_now();
         }
         advance(s, t);
         return;
@@ -262,6 +308,18 @@ void tasks_advance(struct server *s)
     struct job *j;
     while ((j = workers_take(s->workers)))
         settle(s, (struct task *)j);
+}
+
+void tasks_keep_alive(struct server *s)
+{
+    static const char comment[] = ": keep-alive\n\n";
+    double now = clock_now();
+    for (struct task *t = s->tasks; t; t = t->next) {
+        if (!t->live || !t->generation->request->stream || now - t->sent < s->options.sse_keep_alive_seconds)
+            continue;
+        t->sent = now;
+        http_stream_add(t->x, comment, sizeof comment - 1);
+    }
 }
 
 void tasks_abort(struct server *s)

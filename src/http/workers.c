@@ -1,7 +1,6 @@
 #include "http/workers.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -13,7 +12,8 @@ struct job_list {
 struct workers {
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    struct job_list todo, done;
+    struct job_list light, heavy, done;
+    bool heavy_runs;
     bool stopping;
     void (*notify)(void *arg);
     void *notify_arg;
@@ -36,19 +36,32 @@ static struct job *pop(struct job_list *l)
     return j;
 }
 
+/* What a free thread does next: a heavy job if none runs, or else a light one. */
+static struct job *next_job(struct workers *w)
+{
+    struct job *j = w->heavy_runs ? NULL : pop(&w->heavy);
+    return j ? j : pop(&w->light);
+}
+
 static void *work(void *arg)
 {
     struct workers *w = arg;
     pthread_mutex_lock(&w->lock);
     while (!w->stopping) {
-        struct job *j = pop(&w->todo);
+        struct job *j = next_job(w);
         if (!j) {
             pthread_cond_wait(&w->wake, &w->lock);
             continue;
         }
+        bool heavy = j->heavy;
+        w->heavy_runs |= heavy;
         pthread_mutex_unlock(&w->lock);
         j->run(j);
         pthread_mutex_lock(&w->lock);
+        if (heavy) {
+            w->heavy_runs = false;
+            pthread_cond_signal(&w->wake); /* the next heavy one may have waited for this */
+        }
         push(&w->done, j);
         w->notify(w->notify_arg);
     }
@@ -98,7 +111,7 @@ void workers_free(struct workers *w)
 void workers_add(struct workers *w, struct job *j)
 {
     pthread_mutex_lock(&w->lock);
-    push(&w->todo, j);
+    push(j->heavy ? &w->heavy : &w->light, j);
     pthread_cond_signal(&w->wake);
     pthread_mutex_unlock(&w->lock);
 }
@@ -113,5 +126,6 @@ struct job *workers_take(struct workers *w)
 
 struct job *workers_take_undone(struct workers *w)
 {
-    return pop(&w->todo);
+    struct job *j = pop(&w->light);
+    return j ? j : pop(&w->heavy);
 }
