@@ -18,7 +18,9 @@ void output_init(struct output *o, const struct tokenizer *t, bool skip_special,
                          .parses = parsing->reasoning || parsing->format != TOOLS_NONE};
     detokenizer_init(&o->detok, t, skip_special);
     reasoning_init(&o->reasoning, parsing->start);
+    o->reasoning.exact = parsing->constrained;
     tool_calls_init(&o->calls, parsing->format, parsing->tools, parsing->only_first_call);
+    o->calls.json.only_tagged = parsing->constrained;
     if (parsing->format != TOOLS_NONE) {
         o->reasoning.call_begins = tool_calls_begin_at;
         o->reasoning.arg = &o->calls;

@@ -31,8 +31,9 @@ struct output_parsing {
     enum tool_format format;
     const json_t *tools; /* borrowed; see tool_calls.h */
     bool only_first_call;
-    bool must_call;  /* the answer is calls: its content is "" and not null */
-    bool named_call; /* … of the tool that the request names: its finish_reason stays "stop" */
+    bool constrained; /* a grammar holds the answer: marks count only where it puts them */
+    bool must_call;   /* the answer is calls: its content is "" and not null */
+    bool named_call;  /* … of the tool that the request names: its finish_reason stays "stop" */
 };
 
 struct output {

@@ -126,6 +126,12 @@ static size_t take_inside(struct reasoning *r, const char *text, size_t len, boo
 /* Behind a thought: models sometimes close it again, and that mark is no text either. */
 static size_t take_behind(struct reasoning *r, const char *text, size_t len, bool last, struct str *rest)
 {
+    if (r->exact) {
+        if (r->state == LEAVING && *text == '\n' && r->newlines++ < 2)
+            return 1;
+        r->state = OFF;
+        return 0;
+    }
     if (r->state == LEAVING && is_blank(*text))
         return 1;
     if (*text == '<') {

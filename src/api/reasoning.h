@@ -36,6 +36,10 @@ struct reasoning {
     /* Does a call begin at text? NULL = calls are not looked for. */
     enum match (*call_begins)(const void *arg, const char *text, size_t len);
     const void *arg;
+    /* The answer is held to a form, which begins behind the mark and two newlines at most: all of it counts.
+     */
+    bool exact;
+    int newlines;      /* of those two, dropped */
     bool begun;        /* the thought has text: blanks are no longer its first ones */
     struct str held;   /* fed, undecided: the beginning of a mark */
     struct str blanks; /* dropped where the thought begins or ends, else given out */

@@ -184,6 +184,7 @@ static int read_form(struct api_request *r, const struct api_model *m, const str
     if (structured_read(m, c, body, &r->grammar, e))
         return -1;
     r->sampling.p.grammar = r->grammar;
+    r->parsing.constrained = r->grammar != NULL;
     return 0;
 }
 

@@ -261,7 +261,9 @@ static int add_bad_word(struct request_sampling *s, const struct api_model *m, c
                                ids.n ? "bad_words makes more than %d sequences of tokens"
                                      : "a bad word must be text (at most %d sequences)",
                                API_MAX_BAD_WORDS);
-    } else if (!plain || ((int)ids.n == plain->n && ids.ids[0] != plain->ids[0])) {
+    } else if (!plain || (int)ids.n < plain->n ||
+               memcmp(ids.ids + ids.n - (size_t)plain->n, plain->ids, (size_t)plain->n * sizeof *ids.ids) !=
+                   0) {
         list[s->p.n_bad_words++] = (struct sluice_word){ids.ids, (int)ids.n};
         return 0;
     }
@@ -269,7 +271,8 @@ static int add_bad_word(struct request_sampling *s, const struct api_model *m, c
     return failed;
 }
 
-/* bad_words: each as it is at the beginning of a text, and behind a space where that is another token. */
+/* bad_words: each as it is at the beginning of a text, and behind a space where that does not end in the same
+ * tokens. */
 static int read_bad_words(struct request_sampling *s, const struct api_model *m, const json_t *body,
                           struct api_error *e)
 {
