@@ -242,6 +242,8 @@ static int render(const struct api_model *m, const struct chat_template *templat
     if (!failed)
         failed = encode(m, text.text, text.len, text.literal,
                         TOKENIZER_PARSE_SPECIAL | (add_special ? TOKENIZER_ADD_SPECIAL : 0), limit, ids, e);
+    if (p->text)
+        str_add(p->text, text.text, text.len);
     chat_text_free(&text);
     return failed;
 }

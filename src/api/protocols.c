@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "api/chat_batch.h"
 #include "api/messages.h"
 #include "api/responses.h"
 
@@ -22,6 +23,7 @@ const struct protocol *protocol_of(const char *path)
     static const struct protocol protocols[] = {
         {"/v1/chat/completions", chat_read},
         {"/v1/completions", completion_read},
+        {"/v1/chat/completions/batch", chat_batch_read},
         {"/v1/responses", responses_read},
         {"/v1/messages", messages_read},
     };

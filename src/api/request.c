@@ -338,7 +338,7 @@ static int read_chat(struct api_request *r, const struct api_model *m, const jso
 }
 
 /* The answers of one request are kept until it is done: refuses what would pass the bound. */
-static int check_size(const struct api_request *r, const struct api_model *m, struct api_error *e)
+int request_check_size(const struct api_request *r, const struct api_model *m, struct api_error *e)
 {
     if ((int64_t)r->n * r->n_prompts > m->limits.max_choices)
         return api_fail(e, 400, "BadRequestError", "n",
@@ -384,7 +384,7 @@ struct api_request *api_request_read(const struct api_model *m, enum api_kind ki
     p->n_prompt_logprobs = r->prompt_logprobs;
     if (kind == API_COMPLETION && r->echo && p->n_logprobs > p->n_prompt_logprobs)
         p->n_prompt_logprobs = p->n_logprobs;
-    if (check_size(r, m, e))
+    if (request_check_size(r, m, e))
         goto fail;
     return r;
 fail:

@@ -75,6 +75,8 @@ struct api_request {
 struct api_request *api_request_read(const struct api_model *m, enum api_kind kind, const json_t *body,
                                      const char *request_id, bool id_is_header, struct api_error *e);
 void api_request_free(struct api_request *r);
+/* Refuses answers that could pass the bounds of one request; api_request_read has asked it already. */
+int request_check_size(const struct api_request *r, const struct api_model *m, struct api_error *e);
 
 /* sampling.c: the fields common to all generation routes. */
 int request_sampling_read(struct request_sampling *s, const struct api_model *m, enum api_kind kind, int n,
@@ -88,6 +90,7 @@ const json_t *prompt_last_text(const json_t *messages);
 struct chat_prompt {
     enum thought start; /* how the answer begins */
     json_t *tools;      /* as the template was given them; NULL = none */
+    struct str *text;   /* borrowed: where the text goes that is tokenized; or NULL */
 };
 void chat_prompt_free(struct chat_prompt *p);
 

@@ -4,6 +4,7 @@
 
 #include "api/fields.h"
 #include "api/json_write.h"
+#include "api/llamacpp.h"
 #include "api/request.h"
 
 int api_count_chat(const struct api_model *m, const json_t *body, size_t *n, struct api_error *e)
@@ -19,6 +20,8 @@ int api_count_chat(const struct api_model *m, const json_t *body, size_t *n, str
 
 int api_tokenize(const struct api_model *m, const json_t *body, struct str *out, struct api_error *e)
 {
+    if (json_is_string(json_object_get(body, "content")) && !json_object_get(body, "prompt"))
+        return llamacpp_tokenize(m, body, out, e);
     const json_t *prompt;
     bool strings = false;
     if (api_model_check_name(m, body, e) || field_bool(body, "return_token_strs", &strings, e) < 0)
@@ -70,6 +73,8 @@ int api_detokenize(const struct api_model *m, const json_t *body, struct str *ou
     struct str text = {0};
     tokenizer_decode(m->tokenizer, ids, (size_t)n, false, &text);
     str_adds(out, "{\"prompt\":");
+    json_write_string(out, str_text(&text), text.len);
+    str_adds(out, ",\"content\":"); /* llama.cpp's name */
     json_write_string(out, str_text(&text), text.len);
     str_addc(out, '}');
     str_free(&text);

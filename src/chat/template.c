@@ -11,6 +11,7 @@
 #include "chat/limits.h"
 
 struct chat_template {
+    char *source;
     struct program *program;
     struct chat_caps caps;
 };
@@ -54,6 +55,7 @@ struct chat_template *chat_template_parse(const char *source, size_t len, struct
     if (!p)
         return NULL;
     struct chat_template *t = mem_zalloc(1, sizeof *t);
+    t->source = mem_strndup(source, len);
     t->program = p;
     caps_probe(p, &t->caps);
     return t;
@@ -64,7 +66,13 @@ void chat_template_free(struct chat_template *t)
     if (!t)
         return;
     program_free(t->program);
+    free(t->source);
     free(t);
+}
+
+const char *chat_template_source(const struct chat_template *t)
+{
+    return t->source;
 }
 
 int chat_template_render(const struct chat_template *t, const json_t *context, int64_t now,

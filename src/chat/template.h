@@ -18,6 +18,8 @@ struct chat_template;
 /* Parses a template. NULL and *e (line named) if it is malformed or over the size limits. */
 struct chat_template *chat_template_parse(const char *source, size_t len, struct err *e);
 void chat_template_free(struct chat_template *t);
+/* The text it was parsed from. */
+const char *chat_template_source(const struct chat_template *t);
 
 struct chat_text {
     char *text; /* [len] and a NUL; UTF-8 */

@@ -7,8 +7,10 @@
 #include <time.h>
 
 #include "api/fields.h"
+#include "api/llamacpp.h"
 #include "api/messages.h"
 #include "api/protocols.h"
+#include "api/render.h"
 #include "api/responses.h"
 #include "api/responses_store.h"
 #include "api/tokenizer_info.h"
@@ -310,7 +312,31 @@ static void response(struct server *s, const struct route *r, struct http_exchan
     str_free(&body);
 }
 
+static void props(struct server *s, const struct route *r, struct http_exchange *x)
+{
+    struct str body = {0};
+    llamacpp_props(s->model, &body);
+    reply_json(s, x, r, NULL, 200, NULL, &body);
+    str_free(&body);
+}
+
 /* --- answered by a worker ------------------------------------------------------------------------ */
+
+static void render(struct task *t, const json_t *body)
+{
+    char path[64]; /* of the protocol: without "/render" */
+    snprintf(path, sizeof path, "%.*s", (int)(strlen(t->route->path) - strlen("/render")), t->route->path);
+    struct api_request *r =
+        protocol_of(path)->read(t->model, body, t->request_id, t->id_is_header, &t->error);
+    if (r)
+        render_write(t->model, r, &t->reply);
+    api_request_free(r);
+}
+
+static void apply_template(struct task *t, const json_t *body)
+{
+    llamacpp_apply_template(t->model, body, &t->reply, &t->error);
+}
 
 static void generate(struct task *t, const json_t *body)
 {
@@ -371,6 +397,11 @@ static const struct route routes[] = {
     {"/v1/responses", .methods = POST, .needs_model = true, .work = generate},
     {"/v1/messages", .methods = POST, .needs_model = true, .work = generate},
     {"/v1/messages/count_tokens", .methods = POST, .needs_model = true, .work = count_messages},
+    {"/v1/chat/completions/batch", .methods = POST, .needs_model = true, .work = generate},
+    {"/v1/chat/completions/render", .methods = POST, .needs_model = true, .work = render},
+    {"/v1/completions/render", .methods = POST, .needs_model = true, .work = render},
+    {"/apply-template", .methods = POST, .access = GUARDED, .needs_model = true, .work = apply_template},
+    {"/props", .methods = GET, .access = GUARDED, .needs_model = true, .now = props},
     {"/v1/responses/input_tokens", .methods = POST, .needs_model = true, .work = count_responses},
     {"/v1/chat/completions/input_tokens", .methods = POST, .needs_model = true, .work = count_chat},
     {"/v1/responses/", .pattern = "/v1/responses/{id}", .methods = GET | POST, .needs_model = true,

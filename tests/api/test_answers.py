@@ -296,7 +296,7 @@ def test_tokenize_round_trip(server):
     reply = server.post("/tokenize", {"prompt": text, "return_token_strs": True})[1]
     assert reply["count"] == len(reply["tokens"]) == len(reply["token_strs"])
     assert reply["max_model_len"] == 2048
-    assert server.post("/detokenize", {"tokens": reply["tokens"]})[1] == {"prompt": text}
+    assert server.post("/detokenize", {"tokens": reply["tokens"]})[1] == {"prompt": text, "content": text}
 
 
 def test_megabyte_prompt(server):
