@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -551,6 +552,63 @@ static void a_full_disk_is_done_without(void **state)
     assert_int_equal(each_file(NULL, NULL), 0);
 }
 
+static void chown_one(const char *path, void *arg)
+{
+    assert_int_equal(chown(path, *(uid_t *)arg, (gid_t)-1), 0);
+}
+
+/* A directory that may only be read: what it holds is used, and serving goes on. Root may write everywhere,
+ * so the second part is done by another user. */
+static void a_read_only_directory_is_read(void **state)
+{
+    (void)state;
+    uid_t user = geteuid() == 0 ? 65534 : geteuid();
+    int32_t ids[LEN], other[LEN];
+    make_prompt(ids, LEN, 6);
+    make_prompt(other, LEN, 7);
+    struct sluice *s = with_disk(models[0]);
+    struct answer want = ask(s, ids, LEN, 0);
+    sluice_close(s);
+    int files = each_file(chown_one, &user);
+    char paths[4][400];
+    int n = 0;
+    DIR *d = opendir(dir);
+    snprintf(paths[n++], sizeof paths[0], "%s", dir);
+    for (struct dirent *x; (x = readdir(d)) && n < 4;)
+        if (x->d_name[0] != '.')
+            snprintf(paths[n++], sizeof paths[0], "%s/%s", dir, x->d_name);
+    closedir(d);
+    for (int i = 0; i < n; i++) {
+        chown_one(paths[i], &user);
+        assert_int_equal(chmod(paths[i], 0500), 0);
+    }
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (geteuid() != user && setuid(user))
+            _exit(9);
+        if (access(fixture(models[0]), R_OK))
+            _exit(77); /* this user may not see the fixtures */
+        s = with_disk(models[0]);
+        struct answer got = ask(s, ids, LEN, 0), more = ask(s, other, LEN, 0);
+        bool good = got.disk >= 128 && memcmp(got.tokens, want.tokens, sizeof got.tokens) == 0 &&
+                    memcmp(got.probs, want.probs, sizeof got.probs) == 0 && more.cached == 0;
+        sluice_close(s); /* tries to write */
+        _exit(good ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(chmod(paths[i], 0700), 0);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("skipped: another user may not read the fixtures here\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(each_file(NULL, NULL), files);
+}
+
 /* A directory that cannot be: refused at the start, with the reason. */
 static void a_wrong_directory_is_refused(void **state)
 {
@@ -577,6 +635,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(chaos_equals_cold_runs, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_bound_holds, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_full_disk_is_done_without, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_read_only_directory_is_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_wrong_directory_is_refused, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
