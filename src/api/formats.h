@@ -9,6 +9,7 @@
 
 /* For the option table: "auto|none|…". */
 #define REASONING_PARSERS "auto|none|qwen3|deepseek_r1"
+#define TOOL_STRICTNESS   "off|function|parameter"
 #define TOOL_PARSERS      "auto|none|qwen3_coder|qwen3_xml|hermes|llama3_json"
 
 /* By name, one of those above (NULL = "auto"). "auto" asks the template, which may be NULL. */

@@ -71,6 +71,10 @@ struct api_model {
     bool trust_request_template;      /* requests may bring their own chat_template */
     bool exclude_tools_when_none;     /* tool_choice none hides the tools from the template too */
     bool any_name;                    /* requests may name any model */
+    bool limits_thoughts;             /* thoughts may have … */
+    int thinking_budget;              /* … so many tokens */
+    bool compact_json;                /* structured outputs without white space between the tokens of JSON */
+    const char *tool_strictness;      /* TOOL_STRICTNESS; NULL = off */
     struct response_store *responses; /* NULL: /v1/responses keeps nothing */
 
     /* filled by api_model_init */

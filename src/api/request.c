@@ -237,7 +237,8 @@ static int read_thinking_budget(struct api_request *r, const struct api_model *m
                                 struct api_error *e)
 {
     static const char end[] = "\n</think>\n\n";
-    int64_t budget = -1;
+    bool by_default = m->limits_thoughts && m->reasoning != REASONING_NONE;
+    int64_t budget = by_default ? m->thinking_budget : -1;
     if (field_int(body, "thinking_token_budget", &budget, e) < 0)
         return -1;
     if (budget == -1)
@@ -277,7 +278,11 @@ static int set_parsing(struct api_request *r, const struct api_model *m, struct 
     r->hide_reasoning = !include_reasoning;
     r->parsing = (struct output_parsing){
         .reasoning = m->reasoning != REASONING_NONE, .start = chat->start, .only_first_call = !parallel};
-    struct structured_context c = {.start = chat->start, .one_call = !parallel};
+    const char *strictness = m->tool_strictness ? m->tool_strictness : "off";
+    struct structured_context c = {.start = chat->start,
+                                   .one_call = !parallel,
+                                   .strictness = (strcmp(strictness, "off") != 0) +
+                                                 (strcmp(strictness, "parameter") == 0)};
     if (read_thinking_budget(r, m, body, e) || tool_choice_read(body, &c.choice, &c.name, e))
         return -1;
     if (!chat->tools || c.choice == TOOL_NONE)

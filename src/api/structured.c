@@ -278,7 +278,8 @@ static void write_key(const struct structured_context *c, const struct form *f, 
         json_dump_callback(f->value, dump, key, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!calls)
         return;
-    str_addf(key, " %d %d %d %s ", c->format, c->choice, c->one_call, c->choice == TOOL_NAMED ? c->name : "");
+    str_addf(key, " %d %d %d %d %s ", c->format, c->choice, c->one_call, c->strictness,
+             c->choice == TOOL_NAMED ? c->name : "");
     json_dump_callback(c->tools, dump, key, JSON_COMPACT);
 }
 
@@ -324,7 +325,7 @@ static bool wants_calls(const struct structured_context *c, const struct form *f
 {
     if (c->format == TOOLS_NONE || !c->tools)
         return false;
-    return c->choice != TOOL_AUTO || f->kind != FORM_NONE || tools_are_strict(c->tools);
+    return c->choice != TOOL_AUTO || f->kind != FORM_NONE || c->strictness > 0 || tools_are_strict(c->tools);
 }
 
 int structured_read(const struct api_model *m, const struct structured_context *c, const json_t *body,
@@ -335,6 +336,7 @@ int structured_read(const struct api_model *m, const struct structured_context *
     struct err why = {0};
     int failed = -1;
     *g = NULL;
+    f.o.no_whitespace = m->compact_json;
     if (read_response_format(&f, body, e) || read_structured_outputs(&f, body, e))
         goto done;
     if (f.kind != FORM_NONE && c->choice == TOOL_NAMED) {

@@ -22,6 +22,7 @@ struct structured_context {
     enum tool_choice choice;
     const char *name; /* of the named tool */
     bool one_call;    /* parallel_tool_calls: false */
+    int strictness; /* of tools that do not say: 1 = only names of tools are called, 2 = arguments fit too */
 };
 
 /* *g is the grammar, with a reference, or NULL where the body asks for no form. */

@@ -84,7 +84,8 @@ static grammar_node any_call(struct grammar_builder *b, const struct structured_
         const char *name = json_string_value(json_object_get(function, "name"));
         if (c->choice == TOOL_NAMED && strcmp(name, c->name) != 0)
             continue;
-        bool typed = c->choice != TOOL_AUTO || json_is_true(json_object_get(function, "strict"));
+        bool typed =
+            c->choice != TOOL_AUTO || c->strictness > 1 || json_is_true(json_object_get(function, "strict"));
         ways[n_ways] = call_of(b, c->format, function, typed);
         if (ways[n_ways++] < 0)
             out->failed_tool = (int)i;

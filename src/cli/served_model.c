@@ -15,6 +15,7 @@ void served_model_init(struct served_model *m)
     *m = (struct served_model){.generation_config = "auto",
                                .logprobs_mode = "raw_logprobs",
                                .prefix_caching = true,
+                               .reasoning_budget = -1,
                                .auto_tool_choice = true};
     api_limits_init(&m->api.limits);
 }
@@ -112,6 +113,32 @@ static int load_defaults(struct served_model *m, const struct model_file *file, 
     return failed ? -1 : 0;
 }
 
+/* The keys of --structured-outputs-config. Grammars are this server's own, whatever back end is named. */
+static int load_structured_config(struct served_model *m, struct err *e)
+{
+    static const char option[] = "--structured-outputs-config";
+    m->api.limits_thoughts = m->reasoning_budget >= 0;
+    m->api.thinking_budget = m->reasoning_budget;
+    if (!m->structured_outputs_config)
+        return 0;
+    json_t *config = option_json(option, m->structured_outputs_config, e), *v;
+    const char *key;
+    int failed = config ? 0 : -1;
+    json_object_foreach(config, key, v)
+    {
+        if (strcmp(key, "disable_any_whitespace") == 0 && json_is_boolean(v))
+            m->api.compact_json = json_is_true(v);
+        else if (strcmp(key, "backend") != 0 || !json_is_string(v))
+            failed =
+                err_set(e, ERR_INVALID,
+                        "%s knows disable_any_whitespace (true or false) and backend (a name), not \"%.60s\" "
+                        "with this value",
+                        option, key);
+    }
+    json_decref(config);
+    return failed;
+}
+
 static int load_template_kwargs(struct served_model *m, struct err *e)
 {
     const char *key;
@@ -148,13 +175,14 @@ int served_model_load(const char *command, struct served_model *m)
         o->max_model_len = 0;
     o->kv_cache_bytes = m->kv_bytes;
     o->state_cache_bytes = m->state_cache_bytes;
+    o->swap_bytes = swap_bytes_of(m->swap_gib);
     o->no_prefix_cache = !m->prefix_caching;
     struct model_file *file = model_file_open(m->path, &e);
     if (!file)
         goto fail;
     m->tokenizer = tokenizer_open(file, &e);
     if (!m->tokenizer || load_template(m, file, &e) || load_defaults(m, file, &e) ||
-        load_template_kwargs(m, &e))
+        load_template_kwargs(m, &e) || load_structured_config(m, &e))
         goto fail;
     if (m->api.limits.max_logprobs < 0)
         m->api.limits.max_logprobs = SLUICE_MAX_LOGPROBS;

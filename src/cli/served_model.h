@@ -13,8 +13,11 @@ struct served_model {
     struct option_list names;
     struct sluice_options engine_options;
     uint64_t kv_bytes, state_cache_bytes;
+    double swap_gib;
     bool prefix_caching, auto_tool_choice;
     const char *override_generation_config, *default_template_kwargs, *logprobs_mode; /* JSON, JSON, name */
+    const char *structured_outputs_config;                                            /* JSON */
+    int reasoning_budget;                                                             /* -1 = none */
     /* what loading makes of it; api's limits and flags are options too */
     struct sluice *engine;
     struct tokenizer *tokenizer;
@@ -98,13 +101,30 @@ struct served_model {
          .initial = "auto",                                                                     \
          .value = "NAME",                                                                       \
          .help = "the format of tool calls; auto = as the chat template prints them"},          \
+        {.name = "reasoning-budget",                                                            \
+         .num = &(m).reasoning_budget,                                                          \
+         .min = -1,                                                                             \
+         .max = 1e9,                                                                            \
+         .initial = "none",                                                                     \
+         .value = "N",                                                                          \
+         .help = "tokens of a thought where a request has no thinking_token_budget; -1 = any"}, \
+        {.name = "structured-outputs-config",                                                   \
+         .text = &(m).structured_outputs_config,                                                \
+         .value = "JSON",                                                                       \
+         .help = "{\"disable_any_whitespace\": true}: compact JSON where requests do not say"}, \
+        {.name = "tool-strict-level",                                                           \
+         .text = &(m).api.tool_strictness,                                                      \
+         .choices = TOOL_STRICTNESS,                                                            \
+         .initial = "off",                                                                      \
+         .value = "LEVEL",                                                                      \
+         .help = "holds the calls that a model chooses to make to the tools' names (function) " \
+                 "or to their schemas (parameter), as if all were marked strict"},              \
         {.name = "enable-auto-tool-choice",                                                     \
          .flag = &(m).auto_tool_choice,                                                         \
          .help = "the model decides whether it calls the tools of a request"},                  \
-    {                                                                                           \
-        .name = "enable-per-request-metrics", .flag = &(m).api.request_metrics,                 \
-        .help = "answers carry their times and what was computed for them, as `metrics`"        \
-    },                                                                                          \
+        {.name = "enable-per-request-metrics",                                                  \
+         .flag = &(m).api.request_metrics,                                                      \
+         .help = "answers carry their times and what was computed for them, as `metrics`"},     \
     {                                                                                           \
         .name = "enable-prompt-tokens-details", .flag = &(m).api.prompt_tokens_details,         \
         .help = "usage says how many prompt tokens came from the prefix cache"                  \

@@ -389,3 +389,38 @@ def test_deep_forms(server):
     assert refused(server, {"structured_outputs": {"json": json.dumps(deep(70))}}) == "structured_outputs.json"
     assert refused(server, {"structured_outputs": {"regex": "(" * 60000}}) == "structured_outputs.regex"
     assert chat(server, max_tokens=3, **form(deep(20)))
+
+
+def test_server_defaults(start):
+    """--reasoning-budget, --structured-outputs-config and --tool-strict-level: what requests get that do not say."""
+    s = start("--reasoning-budget", 5, "--structured-outputs-config", '{"backend": "auto", "disable_any_whitespace": true}',
+              "--tool-strict-level", "parameter", model=QWEN)
+    answer = chat(s, **form(PERSON))
+    assert answer["finish_reason"] == "stop" and not re.search(r"[\[{,:]\s", answer["message"]["content"])
+    assert chat(s, max_tokens=60, thinking_token_budget=-1, ignore_eos=True)["message"]["content"] is None
+    tag = s.post("/tokenize", {"prompt": "<tool_call>", "add_special_tokens": False})[1]["tokens"]
+    called = 0
+    for seed in range(10):
+        answer = chat(s, tools=[WEATHER], seed=seed, logit_bias={str(tag[0]): 4}, max_tokens=400)
+        if answer["finish_reason"] == "tool_calls":
+            check_calls([c["function"] for c in answer["message"]["tool_calls"]], ["weather"])
+            called += 1
+    assert called
+    assert s.stop() == 0
+
+
+def test_thought_that_the_model_opens(start):
+    """A template may leave <think> to the model: the form begins at once, or behind the thought."""
+    s = start("--reasoning-parser", "qwen3", "--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}", model=QWEN)
+    think = s.post("/tokenize", {"prompt": "<think>", "add_special_tokens": False})[1]["tokens"]
+    assert len(think) == 1
+    kinds = set()
+    for seed in range(16):
+        bias = {"logit_bias": {str(think[0]): 9 if seed % 2 else -9}}
+        answer = chat(s, seed=seed, thinking_token_budget=8, **form(PERSON), **bias)
+        assert answer["finish_reason"] in ("stop", "length")
+        if answer["finish_reason"] == "stop":
+            jsonschema.validate(json.loads(answer["message"]["content"]), PERSON)
+            kinds.add(bool(answer["message"]["reasoning"]))
+    assert kinds == {False, True}
+    assert s.stop() == 0
