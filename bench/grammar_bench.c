@@ -3,14 +3,18 @@
  *     build/grammar_bench MODEL                 zstd -dc tokenizer.json.zst | build/grammar_bench -
  *
  * Each schema is decoded twice, with its own answer cut into tokens: cold (the masks are made on the way) and
- * warm. Times are of mask and advance together, a token. */
+ * warm. Times are of mask and advance together, a token. The last column is the choice of a token from a row
+ * of logits, of a constrained request (mask and all) and of a free one: greedy, and in brackets with top_p.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "sample/grammar.h"
+#include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 static struct tokenizer *tokenizer;
@@ -99,6 +103,57 @@ static int decode(struct grammar *g, const struct token_list *ids, double *total
     return rc;
 }
 
+/* This thread's own time, as others may have the cores. */
+static double cpu_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds a token that the sampler takes over a row of logits; g NULL = free. The answer is the grammar's,
+ * led by its tokens' logits. */
+static double pick(struct grammar *g, int vocab, const struct token_list *ids, float temperature)
+{
+    enum { ROUNDS = 12 };
+    struct sample_scratch scratch;
+    float *row = mem_alloc((size_t)vocab * sizeof *row), *logits = mem_alloc((size_t)vocab * sizeof *logits);
+    uint32_t x = 1;
+    for (int i = 0; i < vocab; i++) {
+        x = x * 1664525 + 1013904223;
+        row[i] = (float)(x >> 8) / (1 << 22);
+    }
+    sample_scratch_init(&scratch, vocab);
+    double best = 1e9;
+    for (int k = 0; k < ROUNDS; k++) {
+        double total = 0;
+        struct sluice_sampling p;
+        sluice_sampling_init(&p);
+        p.grammar = g;
+        p.temperature = temperature;
+        p.top_p = 0.95f;
+        struct sluice_bias none = {0, 0}; /* nothing is forced, so that every token is chosen */
+        p.logit_bias = &none;
+        p.n_logit_bias = 1;
+        struct sampler *s = sampler_create(&p, vocab, NULL, 0);
+        for (size_t i = 0; i < ids->n; i++) {
+            memcpy(logits, row, (size_t)vocab * sizeof *row);
+            logits[ids->ids[i]] = 100;
+            double begin = cpu_now();
+            int32_t id = sampler_pick(s, logits, (int)i, &scratch);
+            if (id != ids->ids[i] || !sampler_accept(s, id))
+                fprintf(stderr, "token %zu was not chosen\n", i);
+            total += cpu_now() - begin;
+        }
+        sampler_free(s);
+        best = total < best ? total : best;
+    }
+    sample_scratch_free(&scratch);
+    free(row);
+    free(logits);
+    return best / (double)ids->n;
+}
+
 static struct grammar *compile(const char *schema, struct err *e)
 {
     if (!schema)
@@ -136,8 +191,8 @@ int main(int argc, char **argv)
     }
     printf("vocabulary: %d ids, trie %.1f MiB in %.0f ms\n", tokenizer_size(tokenizer),
            (double)grammar_vocab_memory(v) / 1048576, 1e3 * (clock_now() - begin));
-    printf("%-12s %9s %7s %7s %11s %11s %11s %11s %9s\n", "schema", "compile", "states", "tokens",
-           "cold mean", "cold max", "warm mean", "warm max", "cache");
+    printf("%-12s %9s %7s %7s %11s %11s %11s %11s %9s   %s\n", "schema", "compile", "states", "tokens",
+           "cold mean", "cold max", "warm mean", "warm max", "cache", "choice");
     int failed = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         begin = clock_now();
@@ -164,9 +219,17 @@ int main(int argc, char **argv)
             failed |= decode(g, &ids, &total[1], &worst[1]);
         struct grammar_size size;
         grammar_size(g, &size);
-        printf("%-12s %6.2f ms %7d %7zu %8.1f us %8.1f us %8.1f us %8.1f us %5.1f MiB\n", cases[i].name,
+        printf("%-12s %6.2f ms %7d %7zu %8.1f us %8.1f us %8.1f us %8.1f us %5.1f MiB", cases[i].name,
                1e3 * seconds, size.states, ids.n, 1e6 * total[0] / (double)ids.n, 1e6 * worst[0],
                1e6 * total[1] / (double)ids.n / ROUNDS, 1e6 * worst[1], (double)size.cache_bytes / 1048576);
+        int vocab = tokenizer_size(tokenizer);
+        double with[2], without[2];
+        for (int k = 0; k < 2; k++) {
+            with[k] = pick(g, vocab, &ids, (float)k);
+            without[k] = pick(NULL, vocab, &ids, (float)k);
+        }
+        printf("   %.0f - %.0f us (%.0f - %.0f us)\n", 1e6 * with[0], 1e6 * without[0], 1e6 * with[1],
+               1e6 * without[1]);
         token_list_free(&ids);
         grammar_unref(g);
     }

@@ -165,16 +165,21 @@ const char *constraint_error(const struct constraint *c)
     return c->error.msg;
 }
 
-/* Keeps the logits whose bits are set. */
+/* Keeps the logits whose bits are set. Most words are all ones (the inside of a string) or all zeros. */
 static void keep(const uint32_t *bits, float *logits, int vocab)
 {
     for (int i = 0; i < vocab; i += 32) {
-        uint32_t word = bits[i / 32];
+        float *row = logits + i;
         int n = vocab - i < 32 ? vocab - i : 32;
-        if (word == UINT32_MAX)
-            continue;
-        for (int k = 0; k < n; k++)
-            logits[i + k] = word >> k & 1 ? logits[i + k] : -INFINITY;
+        uint32_t drop = ~bits[i / 32];
+        if (n < 32)
+            drop &= (UINT32_C(1) << n) - 1;
+        if (drop == UINT32_MAX)
+            for (int k = 0; k < 32; k++)
+                row[k] = -INFINITY;
+        else
+            for (; drop; drop &= drop - 1)
+                row[__builtin_ctz(drop)] = -INFINITY;
     }
 }
 
