@@ -405,6 +405,7 @@ int cmd_batch(int argc, char **argv)
         ANSWER_OPTIONS(b.model),
         {.group = "Scheduler"},
         POOL_OPTIONS(b.model.engine_options, b.model.kv_bytes),
+        SWAP_OPTION(b.model.swap_gib),
         PREFIX_CACHE_OPTIONS(b.model),
         ENGINE_OPTIONS(b.model.engine_options),
         {0},

@@ -11,11 +11,13 @@ int cmd_plan(int argc, char **argv)
     const char *model = NULL;
     struct sluice_options engine = {0};
     uint64_t kv_bytes = 0;
+    double swap_gib = 0;
     const struct option_positional words[] = {
         {"MODEL", &model, true, "a .gguf file or a Hugging Face directory"}, {0}};
     const struct option_spec options[] = {
         {.group = "Scheduler"},
         POOL_OPTIONS(engine, kv_bytes),
+        SWAP_OPTION(swap_gib),
         ENGINE_OPTIONS(engine),
         {0},
     };
@@ -30,6 +32,7 @@ int cmd_plan(int argc, char **argv)
     if (engine.max_model_len < 0)
         engine.max_model_len = 0;
     engine.kv_cache_bytes = kv_bytes;
+    engine.swap_bytes = swap_bytes_of(swap_gib);
 
     struct err e = {0};
     struct sluice_plan plan;

@@ -14,6 +14,7 @@
 #include "cli/http_options.h"
 #include "cli/options.h"
 #include "cli/served_model.h"
+#include "http/metrics.h"
 #include "http/server.h"
 #include "ops/cpu/limits.h"
 
@@ -66,6 +67,8 @@ int cmd_serve(int argc, char **argv)
     struct http_options http;
     http_options_init(&http);
     bool disable_log_stats = false;
+    const char *buckets_json = NULL;
+    struct metrics_buckets buckets;
     uint64_t max_body = server.max_body_bytes, responses_bytes = 0;
     const char *policy = "fcfs", *config = NULL;
     const struct option_spec options[] = {
@@ -144,6 +147,11 @@ int cmd_serve(int argc, char **argv)
          .help =
              "no lines of throughput (else every 10 seconds, or SLUICE_LOG_STATS_INTERVAL), and no series of "
              "the engine and its requests in /metrics"},
+        {.name = "custom-histogram-buckets",
+         .text = &buckets_json,
+         .initial = "vLLM's",
+         .value = "JSON",
+         .help = "bounds of histograms in /metrics: {\"time_to_first_token_seconds\": [0.1, 1, 10], …}"},
         {.name = "measure-limits",
          .flag = &s.measure_limits,
          .help = "measure the memory's read bandwidth at the start (a second), so that the throughput lines "
@@ -157,6 +165,7 @@ int cmd_serve(int argc, char **argv)
          .help = "write a timeline of steps and requests for Perfetto or chrome://tracing"},
         {.group = "Scheduler"},
         POOL_OPTIONS(*engine, s.model.kv_bytes),
+        SWAP_OPTION(s.model.swap_gib),
         {.name = "long-prefill-token-threshold",
          .num = &engine->long_prefill_threshold,
          .min = 0,
@@ -180,6 +189,19 @@ int cmd_serve(int argc, char **argv)
          .initial = "no bound",
          .value = "N",
          .help = "requests that may wait; more get 503 with Retry-After"},
+        {.name = "max-queue",
+         .num = &engine->max_queued,
+         .min = 0,
+         .initial = "no bound",
+         .value = "N",
+         .help = "another name of --max-num-queued-reqs"},
+        {.name = "max-num-queued-tokens",
+         .num = &engine->max_queued_tokens,
+         .min = 0,
+         .initial = "no bound",
+         .value = "N",
+         .help = "prompt tokens that may wait to be computed; a prompt that would make it more gets 503 "
+                 "with Retry-After, unless none wait"},
         PREFIX_CACHE_OPTIONS(s.model),
         DISK_CACHE_OPTIONS(*engine),
         ENGINE_OPTIONS(*engine),
@@ -198,6 +220,8 @@ int cmd_serve(int argc, char **argv)
     int status = options_parse(&command, words_of_both.argc, words_of_both.argv);
     if (status < 0)
         status = http_options_finish(&http, &command, &server);
+    if (status < 0 && buckets_json && metrics_buckets_parse(&buckets, buckets_json, &e))
+        status = options_usage_error(&command, "--custom-histogram-buckets: %s", e.msg);
     if (status >= 0)
         goto free_options;
     engine->priority_scheduling = strcmp(policy, "priority") == 0;
@@ -215,6 +239,7 @@ int cmd_serve(int argc, char **argv)
         s.model.api.responses = response_store_create(responses_bytes);
     server.max_body_bytes = max_body;
     server.no_engine_metrics = disable_log_stats;
+    server.buckets = buckets_json ? &buckets : NULL;
     server.stats_seconds = disable_log_stats ? 0 : environment_number("LOG_STATS_INTERVAL", 0.01, 86400, 10);
 
     pthread_t loader;

@@ -106,21 +106,20 @@ struct http_options {
     }
 
 /* What launch scripts of vLLM may still say. */
-#define GONE_OPTIONS                                                                                       \
-    {.name = "max-num-partial-prefills",                                                                   \
-     .value = "N",                                                                                         \
-     .gone = "prompts share a step's budget as they come; --max-num-prefills caps how many"},              \
-        {.name = "max-long-partial-prefills",                                                              \
-         .value = "N",                                                                                     \
-         .gone = "--long-prefill-token-threshold bounds what long prompts take of a step"},                \
-        {.name = "swap-space", .value = "N", .gone = "what is preempted needs no space set aside for it"}, \
-        {.name = "mamba-cache-mode", .value = "MODE", .gone = "it follows --enable-prefix-caching"},       \
-        {.name = "enable-chunked-prefill", .gone = "prompts are always computed in chunks"},               \
-        {.name = "async-scheduling", .gone = "the network never waits for the engine"},                    \
-        {.name = "enforce-eager", .gone = "nothing is captured or compiled at the start"},                 \
-        {.name = "trust-remote-code", .gone = "no code that comes with a model is ever run"},              \
-    {                                                                                                      \
-        .name = "disable-custom-all-reduce", .gone = "one process holds the whole model"                   \
+#define GONE_OPTIONS                                                                                 \
+    {.name = "max-num-partial-prefills",                                                             \
+     .value = "N",                                                                                   \
+     .gone = "prompts share a step's budget as they come; --max-num-prefills caps how many"},        \
+        {.name = "max-long-partial-prefills",                                                        \
+         .value = "N",                                                                               \
+         .gone = "--long-prefill-token-threshold bounds what long prompts take of a step"},          \
+        {.name = "mamba-cache-mode", .value = "MODE", .gone = "it follows --enable-prefix-caching"}, \
+        {.name = "enable-chunked-prefill", .gone = "prompts are always computed in chunks"},         \
+        {.name = "async-scheduling", .gone = "the network never waits for the engine"},              \
+        {.name = "enforce-eager", .gone = "nothing is captured or compiled at the start"},           \
+        {.name = "trust-remote-code", .gone = "no code that comes with a model is ever run"},        \
+    {                                                                                                \
+        .name = "disable-custom-all-reduce", .gone = "one process holds the whole model"             \
     }
 
 void http_options_init(struct http_options *h);

@@ -101,6 +101,20 @@
         .initial = "from the size", .value = "N", .help = "exactly so many blocks in the KV cache" \
     }
 
+/* Entry for the host memory of preempted requests. gib (double) goes to swap_bytes by way of swap_bytes_of.
+ */
+#define SWAP_OPTION(gib)                                                                                     \
+    {                                                                                                        \
+        .name = "swap-space", .real = &(gib), .min = 0, .max = 1 << 20, .initial = "0", .value = "GIB",      \
+        .help =                                                                                              \
+            "memory where preempted requests may leave what was computed, when bringing it back costs less " \
+            "than computing it again; on a CPU the same memory does more in the KV cache"                    \
+    }
+static inline size_t swap_bytes_of(double gib)
+{
+    return (size_t)(gib * 0x1p30);
+}
+
 /* Plans and loads `file`, with a progress line on stderr when that is a terminal and the plan as one table
  * when `verbose`. NULL after printing the error as "sluice COMMAND: …". */
 struct sluice *load_engine(const char *command, const struct model_file *file, struct sluice_options *o,

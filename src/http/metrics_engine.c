@@ -21,9 +21,11 @@ static void write_queues(struct page *p, const struct sluice_stats *s)
     page_heading(p, "vllm:admission_rejections_total", "counter",
                  "Requests refused because too many waited.");
     str_addf(p->out, "vllm:admission_rejections_total{%s,reason=\"max_num_queued_reqs\"} %llu\n", p->model,
-             (unsigned long long)(s->refused - s->refused_tokens));
+             (unsigned long long)s->refused);
     str_addf(p->out, "vllm:admission_rejections_total{%s,reason=\"max_num_queued_tokens\"} %llu\n", p->model,
              (unsigned long long)s->refused_tokens);
+    page_gauge(p, "sluice:queued_tokens", "Prompt tokens that wait to be computed.",
+               (double)s->queued_tokens);
     page_counter(p, "vllm:num_preemptions", "Requests that lost their blocks to others and were put back.",
                  (double)s->preemptions);
 }
@@ -146,9 +148,12 @@ static void write_lookups(struct page *p, const struct sluice_stats *s)
     page_counter(p, "sluice:swapped_out", "Preempted requests whose cache was copied to swap space.",
                  (double)s->swapped_out);
     page_counter(p, "sluice:swapped_out_bytes", "Bytes copied to swap space.", (double)s->swapped_out_bytes);
+    page_counter(p, "sluice:swapped_in", "Preempted requests that were copied back from there.",
+                 (double)s->swapped_in);
     page_counter(p, "sluice:swapped_in_bytes", "Bytes copied back from swap space.",
                  (double)s->swapped_in_bytes);
     page_gauge(p, "sluice:swap_used_bytes", "Swap space in use.", (double)s->swap_used);
+    page_gauge(p, "sluice:swap_limit_bytes", "Swap space (--swap-space).", (double)s->swap_size);
 }
 
 static void write_offload(struct page *p, const struct sluice_offload_stats *o)
