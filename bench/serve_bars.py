@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""What a server's users feel, as ratios measured in one run against one server that this program starts.
+
+    bench/serve_bars.py MODEL [--sluice build/sluice] [--only turn,gap,goodput,overhead]
+
+turn      a second turn over a 2,000-token conversation: time to its first token, to the first turn's (cold) one
+gap       while a 4,000-token prompt is read, the 99th percentile of a neighbour's gaps between tokens, to the longest step that
+          the token budget allows (the time of a step full of prompt)
+goodput   tokens a second of answers that were completed at twice the load that fills the server, to the most it makes
+overhead  at 32 running requests, the share of the time in which no step runs (scheduling, HTTP), and tokens a second beside
+          `sluice bench` without any server
+
+The clients are this one process (asyncio, the standard library only)."""
+import argparse
+import asyncio
+import atexit
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUDGET = 256  # tokens a step while the gap is measured
+
+
+class Server:
+    def __init__(self, args, *flags):
+        self.process = subprocess.Popen(
+            [args.sluice, "serve", args.model, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "8192", *flags],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+            if "startup complete" in line:
+                break
+        else:
+            sys.exit("the server did not start")
+        atexit.register(self.process.kill)  # whatever happens here, no server stays behind
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+
+    async def request(self, method, path, body=None, on_data=None):
+        """Returns (status, whole body); a stream's events go to on_data(text, time) as they come."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        data = json.dumps(body).encode() if body is not None else b""
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                     f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        await writer.drain()
+        status = int((await reader.readline()).split()[1])
+        chunked = False
+        while (line := await reader.readline()) not in (b"\r\n", b""):
+            chunked |= b"chunked" in line.lower()
+        parts = []
+        while chunked:
+            size = int((await reader.readline()) or b"0", 16)
+            if size == 0:
+                break
+            chunk = await reader.readexactly(size + 2)
+            parts.append(chunk[:-2])
+            if on_data:
+                on_data(chunk[:-2].decode(), time.monotonic())
+        if not chunked:
+            parts.append(await reader.read())
+        writer.close()
+        return status, b"".join(parts)
+
+    async def metric(self, name):
+        text = (await self.request("GET", "/metrics"))[1].decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[ {{]", line))
+
+    async def complete(self, prompt, n, times=None):
+        """A streamed completion of exactly n tokens: (times of its tokens, cached prompt tokens, token ids)."""
+        times, ids, usage = [] if times is None else times, [], {}
+
+        def on_data(text, now):
+            for event in text.split("\n\n"):
+                if event.startswith("data: {"):
+                    chunk = json.loads(event[6:])
+                    usage.update(chunk.get("usage") or {})
+                    for choice in chunk.get("choices", []):
+                        new = choice.get("token_ids") or []
+                        ids.extend(new)
+                        times.extend([now] * len(new))
+
+        status, body = await self.request("POST", "/v1/completions", {
+            "prompt": prompt, "max_tokens": n, "ignore_eos": True, "temperature": 0, "stream": True,
+            "return_token_ids": True, "stream_options": {"include_usage": True}}, on_data)
+        if status != 200 or len(ids) != n:
+            sys.exit(f"status {status}, {len(ids)} of {n} tokens: {body[-300:]!r}")
+        return times, (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), ids
+
+    def stop(self):
+        self.process.terminate()
+        if self.process.wait(60) != 0:
+            sys.exit("the server did not end well")
+
+
+def prompt(n):
+    return [random.randrange(300, 2000) for _ in range(n)]
+
+
+async def second_turn(args):
+    server = Server(args, "--enable-prompt-tokens-details")
+    await server.complete(prompt(64), 4)  # warm
+    results = []
+    for _ in range(args.repeat):
+        first = prompt(2000)
+        begin = time.monotonic()
+        times, _, ids = await server.complete(first, 40)
+        cold = times[0] - begin
+        begin = time.monotonic()
+        times, cached, _ = await server.complete(first + ids + prompt(24), 4)
+        results.append((100 * (times[0] - begin) / cold, cold, times[0] - begin, cached))
+    server.stop()
+    ratio, cold, warm, cached = min(results)
+    return [("second turn over 2,000 tokens, first token, to the cold prefill's", f"{ratio:.1f} %", "at most 5 %",
+             f"{warm:.2f} s to {cold:.2f} s, {cached} tokens found")]
+
+
+async def neighbour_gap(args):
+    server = Server(args, "--max-num-batched-tokens", str(BUDGET))
+    times, _, _ = await server.complete(prompt(BUDGET), 2)
+    steps = []
+    for _ in range(3):  # a step that is full of prompt
+        begin = time.monotonic()
+        times, _, _ = await server.complete(prompt(BUDGET), 1)
+        steps.append(times[0] - begin)
+    step = sorted(steps)[1]
+    gaps = []
+    for _ in range(max(1, args.repeat - 1)):
+        times = []
+        neighbour = asyncio.create_task(server.complete(prompt(16), 3000, times))
+        while len(times) < 4:
+            await asyncio.sleep(0.01)
+        begin = time.monotonic()
+        long_times, _, _ = await server.complete(prompt(4000), 1)
+        end = long_times[0]
+        neighbour.cancel()
+        await asyncio.gather(neighbour, return_exceptions=True)
+        gaps += [b - a for a, b in zip(times, times[1:]) if b > begin and a < end]
+    server.stop()
+    gaps.sort()
+    p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]
+    return [(f"99th percentile of a neighbour's gaps while 4,000 tokens are read (budget {BUDGET}), to the budget's step",
+             f"{p99 / step:.2f} ×", "at most 2.5 ×", f"{1e3 * p99:.0f} ms to {1e3 * step:.0f} ms, {len(gaps)} gaps")]
+
+
+async def goodput(args):
+    """Peak: as many requests as run at once, each followed by the next. Overload: arrivals at twice that rate."""
+    seqs, n_prompt, n_gen = 8, 48, 24
+    server = Server(args, "--max-num-seqs", str(seqs))
+
+    async def closed_loop(total):
+        left = total
+
+        async def worker():
+            nonlocal left
+            while left > 0:
+                left -= 1
+                await server.complete(prompt(n_prompt), n_gen)
+        begin = time.monotonic()
+        await asyncio.gather(*[worker() for _ in range(seqs)])
+        return total / (time.monotonic() - begin)
+
+    await closed_loop(seqs)
+    peak = await closed_loop(6 * seqs)
+    total, tasks, begin = 12 * seqs, [], time.monotonic()
+    for i in range(total):
+        await asyncio.sleep(max(0, begin + i / (2 * peak) - time.monotonic()))
+        tasks.append(asyncio.create_task(server.complete(prompt(n_prompt), n_gen)))
+    await asyncio.gather(*tasks)
+    rate = total / (time.monotonic() - begin)
+    server.stop()
+    return [("goodput at twice the load, to the peak", f"{100 * rate / peak:.0f} %", "at least 95 %",
+             f"{rate * n_gen:.1f} to {peak * n_gen:.1f} tok/s")]
+
+
+async def overhead(args):
+    seqs, n_gen = 32, 40
+    server = Server(args, "--max-num-seqs", str(seqs))
+    await server.complete(prompt(16), 4)
+    best = None
+    for _ in range(args.repeat):
+        tasks = [asyncio.create_task(server.complete(prompt(16), n_gen)) for _ in range(seqs)]
+        while await server.metric("vllm:num_requests_running") < seqs:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        before = [await server.metric(m) for m in ("sluice:step_seconds_total", "vllm:generation_tokens_total")]
+        begin = time.monotonic()
+        while await server.metric("vllm:generation_tokens_total") < before[1] + seqs * (n_gen - 12):
+            await asyncio.sleep(0.2)
+        wall = time.monotonic() - begin
+        busy = await server.metric("sluice:step_seconds_total") - before[0]
+        tokens = await server.metric("vllm:generation_tokens_total") - before[1]
+        result = (max(0.0, 100 * (1 - busy / wall)), tokens / wall)
+        best = result if best is None or result[0] < best[0] else best
+        await asyncio.gather(*tasks)
+    server.stop()
+    done = subprocess.run([args.sluice, "bench", args.model, "--json", "--batch", str(seqs), "--prompt", "16", "--gen",
+                           str(n_gen), "--repeat", "2"], stdout=subprocess.PIPE, text=True, check=True)
+    alone = json.loads(done.stdout)["rows"][0]["decode_tok_s"]
+    return [("scheduler and HTTP at 32 running requests: time outside steps", f"{best[0]:.1f} %", "under 2 %", ""),
+            ("tokens a second through HTTP, to `sluice bench`", f"{100 * best[1] / alone:.0f} %", "",
+             f"{best[1]:.1f} and {alone:.1f} tok/s")]
+
+
+async def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("model")
+    p.add_argument("--sluice", default=str(ROOT / "build/sluice"))
+    p.add_argument("--repeat", type=int, default=2)
+    p.add_argument("--only", default="turn,gap,goodput,overhead")
+    args = p.parse_args()
+    parts = {"turn": second_turn, "gap": neighbour_gap, "goodput": goodput, "overhead": overhead}
+    print("| what | measured | bar | |\n| --- | --- | --- | --- |", flush=True)
+    for name in args.only.split(","):
+        for row in await parts[name](args):
+            print("| " + " | ".join(row) + " |", flush=True)
+
+
+asyncio.run(main())
