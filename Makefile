@@ -6,7 +6,7 @@ PORT   ?= 8000
 ARGS   ?=
 SLUICE := build/sluice
 
-.PHONY: run build test bench format lint clean help packages-build packages-test packages-lint
+.PHONY: run build test test-clients bench format lint clean help packages-build packages-test packages-lint
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo '             (MODEL=path of another model, PORT=8000, ARGS="more serve options")'
 	@echo 'make build   build $(SLUICE) alone'
 	@echo 'make test    build (optimised, ASan+UBSan, TSan) and run every test; ends with one count line'
+	@echo 'make test-clients   the SDKs and tools that people use, against build/sluice (a part of make test)'
 	@echo 'make bench   measure prefill and decode speed and the limits of this machine (MODEL=, ARGS=)'
 	@echo 'make format  clang-format all sources'
 	@echo 'make lint    clang-format check and clang-tidy'
@@ -31,6 +32,9 @@ build: packages-build
 test: packages-test
 	@tests/run
 
+test-clients: build packages-test
+	@tests/clients/run
+
 bench: build
 	@model='$(MODEL)'; [ -n "$$model" ] || model=$$(scripts/get-model smollm2) || exit 1; \
 	exec $(SLUICE) bench "$$model" --limits $(ARGS)
@@ -44,7 +48,7 @@ lint: packages-lint
 	@git ls-files 'src/*.c' | xargs -n 4 -P "$$(nproc)" clang-tidy -p build-debug --quiet --warnings-as-errors='*'
 
 clean:
-	rm -rf build build-debug build-asan build-tsan build-fuzz compile_commands.json .venv
+	rm -rf build build-debug build-asan build-tsan build-fuzz compile_commands.json .venv .venv-clients .venv-load
 
 packages-build packages-test packages-lint: packages-%:
 	@scripts/install-packages $*

@@ -137,7 +137,8 @@ struct sluice_sampling {
     int max_tokens;        /* >= 1, or 0 to score the prompt only; clamped to what max_model_len leaves */
     int n_logprobs;        /* -1 = none; k = the token's and the k most likely ones' log-probabilities */
     int n_prompt_logprobs; /* the same for each prompt token from the second on */
-    int priority;          /* lower goes first, under priority_scheduling */
+    const int32_t *logprob_ids; /* [n_logprobs] score these in place of the most likely ones; NULL = those */
+    int priority;               /* lower goes first, under priority_scheduling */
     /* the prefix cache: prompts share only within equal salts (a digest of the tenant's; zeros = none) */
     uint64_t cache_salt[2];
     const int *borders; /* [n_borders] prompt positions where a message ends: good places to keep state */
@@ -146,7 +147,8 @@ struct sluice_sampling {
 /* Greedy, 16 tokens, nothing else. */
 void sluice_sampling_init(struct sluice_sampling *p);
 
-#define SLUICE_MAX_LOGPROBS 64
+#define SLUICE_MAX_LOGPROBS    64
+#define SLUICE_MAX_LOGPROB_IDS 128
 
 enum sluice_finish {
     SLUICE_RUNNING = 0, /* or waiting */
@@ -189,7 +191,8 @@ struct sluice_progress {
 void sluice_request_progress(const struct sluice_request *r, struct sluice_progress *out);
 /* [n_tokens] ids; the pointer is stable, entries once published never change. */
 const int32_t *sluice_request_tokens(const struct sluice_request *r);
-/* Entry i: the token itself first, then the n_logprobs most likely ones, descending (ties: lower id first);
+/* Entry i: the token itself first, then the n_logprobs most likely ones, descending (ties: lower id first),
+ * or logprob_ids in their order;
  * `*rank` (may be NULL) is the token's rank, from 1. NULL when logprobs were not asked for. */
 const struct sluice_prob *sluice_request_logprobs(const struct sluice_request *r, int i, int *rank);
 /* The same for prompt position i >= 1: how likely prompt[i] was after prompt[0 … i-1]. */

@@ -32,7 +32,7 @@ struct prompt {
 struct request_sampling {
     struct sluice_sampling p; /* its arrays are the ones below; max_tokens is filled in for each prompt */
     struct sluice_bias *bias;
-    int32_t *allowed, *stop_ids;
+    int32_t *allowed, *stop_ids, *logprob_ids;
     struct stop_string stops[API_MAX_STOP_STRINGS];
     int n_stops;
     bool include_stop, ignore_eos, skip_special;

@@ -215,6 +215,30 @@ static int read_lengths(struct request_sampling *s, const struct api_model *m, e
     return 0;
 }
 
+/* logprob_token_ids: whose log-probabilities are told in place of the likeliest ones'. */
+static int read_logprob_ids(struct request_sampling *s, const struct api_model *m, const json_t *body,
+                            struct api_error *e)
+{
+    int n = 0;
+    bool echo = false;
+    int set = field_ids(body, "logprob_token_ids", m->vocab, SLUICE_MAX_LOGPROB_IDS, &s->logprob_ids, &n, e);
+    if (set <= 0)
+        return set;
+    const json_t *v = json_object_get(body, "logprob_token_ids");
+    if (s->p.n_logprobs < 0)
+        return api_bad_value(e, "logprob_token_ids", v, "logprob_token_ids needs logprobs");
+    if (n == 0)
+        return api_bad_value(e, "logprob_token_ids", v,
+                             "logprob_token_ids must not be empty: leave it out for the likeliest");
+    if (field_bool(body, "echo", &echo, e) < 0)
+        return -1;
+    if (echo)
+        return api_bad_value(e, "logprob_token_ids", v, "logprob_token_ids cannot go with echo");
+    s->p.logprob_ids = s->logprob_ids;
+    s->p.n_logprobs = n;
+    return 0;
+}
+
 /* How many alternatives each answer token comes with: chat says logprobs: true and top_logprobs: k,
  * completions say logprobs: k. */
 static int read_logprobs(struct request_sampling *s, const struct api_model *m, enum api_kind kind,
@@ -237,7 +261,7 @@ static int read_logprobs(struct request_sampling *s, const struct api_model *m, 
         return api_bad_value(e, field, json_object_get(body, field), "%s must be 0 to %d (--max-logprobs)",
                              field, m->limits.max_logprobs);
     s->p.n_logprobs = wanted ? (int)k : -1;
-    return 0;
+    return read_logprob_ids(s, m, body, e);
 }
 
 /* One bad word as the tokens that would write it. */
@@ -305,13 +329,6 @@ static int read_bad_words(struct request_sampling *s, const struct api_model *m,
 /* What would change the answer and is not served yet is refused, never silently ignored. */
 static int refuse_unserved(const json_t *body, struct api_error *e)
 {
-    static const char *const objects[] = {"logprob_token_ids"};
-    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
-        const json_t *v = json_object_get(body, objects[i]);
-        if (v && !json_is_null(v))
-            return api_bad_value(e, objects[i], v, "%s is not supported by this version of the server",
-                                 objects[i]);
-    }
     bool beam = false;
     if (field_bool(body, "use_beam_search", &beam, e) < 0)
         return -1;
@@ -372,6 +389,7 @@ void request_sampling_free(struct request_sampling *s)
     free(s->bias);
     free(s->allowed);
     free(s->stop_ids);
+    free(s->logprob_ids);
     for (int i = 0; i < s->p.n_bad_words; i++)
         free((void *)(uintptr_t)s->p.bad_words[i].ids);
     free((void *)(uintptr_t)s->p.bad_words);

@@ -148,7 +148,11 @@ static void finish_job(struct engine *en, struct row_worker *w, int row, struct 
     }
     if (job->n_probs >= 0 && job->token >= 0) {
         en->b->ops->read(en->b, w->row, src, bytes);
-        sample_logprobs(w->row, vocab, job->token, job->n_probs, job->probs, job->rank);
+        if (job->score_ids)
+            sample_logprobs_of(w->row, vocab, job->token, job->score_ids, job->n_probs, job->probs,
+                               job->rank);
+        else
+            sample_logprobs(w->row, vocab, job->token, job->n_probs, job->probs, job->rank);
     }
 }
 

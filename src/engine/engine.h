@@ -17,6 +17,7 @@ struct row_job {
     int index;
     int32_t token; /* in: the token to score when sampler is NULL; out: the token picked, or PICK_… */
     int n_probs;   /* entries of probs besides the token's own; -1 = no log-probabilities */
+    const int32_t *score_ids;  /* [n_probs] that probs are of; NULL = the most likely ones */
     struct sluice_prob *probs; /* [1 + n_probs], filled */
     int *rank;                 /* filled with the token's rank if not NULL */
     struct row_job *next;      /* another job on the same row; NULL ends */

@@ -39,3 +39,17 @@ void sample_logprobs(const float *logits, int vocab, int32_t token, int k, struc
     if (rank)
         *rank = above + 1;
 }
+
+void sample_logprobs_of(const float *logits, int vocab, int32_t token, const int32_t *ids, int k,
+                        struct sluice_prob *out, int *rank)
+{
+    double log_sum = log_sum_of(logits, vocab);
+    int above = 0;
+    for (int i = 0; i < vocab; i++)
+        above += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+    out[0] = (struct sluice_prob){token, (float)((double)logits[token] - log_sum)};
+    for (int i = 0; i < k; i++)
+        out[1 + i] = (struct sluice_prob){ids[i], (float)((double)logits[ids[i]] - log_sum)};
+    if (rank)
+        *rank = above + 1;
+}

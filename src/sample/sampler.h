@@ -55,5 +55,8 @@ const char *sampler_error(const struct sampler *s);
  * sampler_pick. */
 void sample_logprobs(const float *logits, int vocab, int32_t token, int k, struct sluice_prob *out,
                      int *rank);
+/* The same, but out[1 … k] = those of ids [k], each 0 … vocab-1, in their order. */
+void sample_logprobs_of(const float *logits, int vocab, int32_t token, const int32_t *ids, int k,
+                        struct sluice_prob *out, int *rank);
 
 #endif

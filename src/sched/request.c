@@ -36,6 +36,7 @@ static void destroy(struct sluice_request *r)
     sampler_free(r->sampler);
     fork_group_unref(r->group);
     free(r->stop_ids);
+    free(r->logprob_ids);
     free(r->borders);
     free(r->tokens);
     free(r->probs);
@@ -99,6 +100,10 @@ struct sluice_request *request_create(const int32_t *prompt, int n_prompt, const
     r->stop_ids = mem_alloc((size_t)p->n_stop_ids * sizeof *r->stop_ids);
     if (p->n_stop_ids)
         memcpy(r->stop_ids, p->stop_ids, (size_t)p->n_stop_ids * sizeof *r->stop_ids);
+    if (p->logprob_ids && p->n_logprobs > 0) {
+        r->logprob_ids = mem_alloc((size_t)p->n_logprobs * sizeof *r->logprob_ids);
+        memcpy(r->logprob_ids, p->logprob_ids, (size_t)p->n_logprobs * sizeof *r->logprob_ids);
+    }
     struct sluice_sampling sampling = *p;
     sampling.max_tokens = max_tokens;
     r->sampler = sampler_create(&sampling, vocab, prompt, n_prompt);
@@ -119,7 +124,8 @@ void request_finish(struct sluice_request *r, enum sluice_finish why)
 struct row_job request_answer_row(struct sluice_request *r)
 {
     int made = r->n_tokens - r->n_prompt;
-    struct row_job job = {.sampler = r->sampler, .index = made, .n_probs = r->n_logprobs};
+    struct row_job job = {
+        .sampler = r->sampler, .index = made, .n_probs = r->n_logprobs, .score_ids = r->logprob_ids};
     if (r->probs) {
         job.probs = r->probs + (size_t)made * (size_t)(1 + r->n_logprobs);
         job.rank = &r->ranks[made];

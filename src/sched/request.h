@@ -24,6 +24,7 @@ struct sluice_request {
     /* fixed at submission */
     int n_prompt, max_tokens, priority;
     int n_logprobs, n_prompt_logprobs; /* -1 = none */
+    int32_t *logprob_ids;              /* [n_logprobs] or NULL */
     int32_t *stop_ids;                 /* [n_stop_ids] */
     int n_stop_ids;
     struct sampler *sampler;

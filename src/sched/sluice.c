@@ -160,7 +160,9 @@ static int check_sampling(const struct sluice_sampling *p, int vocab, struct err
         check_number("repetition_penalty", p->repetition_penalty, 1e-6f, 1e6, e) ||
         check_number("presence_penalty", p->presence_penalty, -1e3, 1e3, e) ||
         check_number("frequency_penalty", p->frequency_penalty, -1e3, 1e3, e) ||
-        check_number("logprobs", p->n_logprobs, -1, SLUICE_MAX_LOGPROBS, e) ||
+        check_number("logprobs", p->n_logprobs, -1,
+                     p->logprob_ids ? SLUICE_MAX_LOGPROB_IDS : SLUICE_MAX_LOGPROBS, e) ||
+        check_ids("logprob_token_ids", p->logprob_ids, p->logprob_ids ? p->n_logprobs : 0, vocab, e) ||
         check_number("prompt_logprobs", p->n_prompt_logprobs, -1, SLUICE_MAX_LOGPROBS, e) ||
         check_number("max_tokens", p->max_tokens, 0, INT32_MAX, e) ||
         check_number("min_tokens", p->min_tokens, 0, INT32_MAX, e) ||

@@ -316,5 +316,5 @@ def test_config_file_names():
 
 
 def test_options_that_are_gone():
-    err = fails("--max-num-partial-prefills", "4", "--swap-space=4", "--enforce-eager", "--enable-chunked-prefill", "--bogus-option")
+    err = fails("--max-num-partial-prefills", "4", "--max-long-partial-prefills=2", "--enforce-eager", "--enable-chunked-prefill", "--bogus-option")
     assert err.count("does nothing here") == 4 and "unknown option '--bogus-option'" in err

@@ -67,6 +67,32 @@ def test_repetition_refusals(server):
     refused(server, "/v1/completions", circle(server, repetition_detection=[1]), "body.repetition_detection")
 
 
+# --- logprob_token_ids --------------------------------------------------------------------------------------
+
+def test_logprobs_of_given_tokens(server):
+    ids = [5, 300, 5, 1023]
+    body = {**TEXT, "logprobs": 0, "logprob_token_ids": ids, "return_tokens_as_token_ids": True}
+    got = ok(server, "/v1/completions", body)["choices"][0]["logprobs"]["top_logprobs"]
+    # the likeliest twenty, asked for in the ordinary way, have the same values
+    top = ok(server, "/v1/completions", {**TEXT, "logprobs": 20, "return_tokens_as_token_ids": True})["choices"][0]["logprobs"]["top_logprobs"]
+    for here, there in zip(got, top):
+        assert set(here) - {"token_id:5", "token_id:300", "token_id:1023"} <= set(there)
+        likely = [int(t.split(":")[1]) for t in there]
+        again = ok(server, "/v1/completions", {**TEXT, "max_tokens": 1, "logprobs": 0, "logprob_token_ids": likely[:20], "return_tokens_as_token_ids": True})
+        if here is got[0]:
+            assert again["choices"][0]["logprobs"]["top_logprobs"][0] == there
+    chat = ok(server, "/v1/chat/completions", {**CHAT, "logprobs": True, "logprob_token_ids": ids})
+    for token in chat["choices"][0]["logprobs"]["content"]:
+        assert len(token["top_logprobs"]) == 4 and token["top_logprobs"][0] == token["top_logprobs"][2]
+    assert chat["choices"][0]["message"] == ok(server, "/v1/chat/completions", CHAT)["choices"][0]["message"]
+    many = ok(server, "/v1/completions", {**TEXT, "logprobs": 1, "logprob_token_ids": list(range(128))})
+    assert len(many["choices"][0]["logprobs"]["tokens"]) == 4
+    for bad in ([], [1024], [-1], list(range(129))):
+        refused(server, "/v1/completions", {**body, "logprob_token_ids": bad}, "logprob_token_ids")
+    refused(server, "/v1/completions", {**TEXT, "logprob_token_ids": ids}, "logprob_token_ids")
+    refused(server, "/v1/completions", {**body, "echo": True}, "logprob_token_ids")
+
+
 # --- prompts -----------------------------------------------------------------------------------------------
 
 def test_truncation(server):

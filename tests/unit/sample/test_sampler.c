@@ -203,6 +203,18 @@ static void logprobs_are_sorted_and_normalised(void **state)
         }
     }
     assert_float_equal(sum, 1, 1e-5);
+    /* of given ids: the same values, in the order asked for */
+    const int32_t ids[] = {V - 1, 0, 17, 0};
+    struct sluice_prob some[5];
+    int again;
+    sample_logprobs_of(logits, V, 17, ids, 4, some, &again);
+    assert_int_equal(again, rank);
+    for (int i = 0; i < 5; i++) {
+        int32_t id = i ? ids[i - 1] : 17;
+        assert_int_equal(some[i].id, id);
+        for (int j = 1; j <= V; j++)
+            assert_true(out[j].id != id || out[j].logprob == some[i].logprob);
+    }
 }
 
 static void random_numbers_depend_on_seed_and_position_only(void **state)
