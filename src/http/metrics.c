@@ -28,7 +28,7 @@ static const double fine_reply_times[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0
         .bounds = (a), .n = (int)(sizeof(a) / sizeof *(a)) \
     }
 
-void metrics_init(struct metrics *m, int max_model_len)
+void metrics_init(struct metrics *m, int max_model_len, const struct metrics_buckets *custom)
 {
     memset(m, 0, sizeof *m);
     m->ttft = BOUNDS(first_times);
@@ -51,6 +51,8 @@ void metrics_init(struct metrics *m, int max_model_len)
 full:
     m->prompt_tokens = m->generation_tokens = m->max_generation_tokens = tokens;
     m->params_max_tokens = m->computed_tokens = tokens;
+    if (custom)
+        metrics_use_buckets(m, custom);
 }
 
 void histogram_add(struct histogram *h, double value, uint64_t times)
@@ -123,30 +125,7 @@ static void write_requests(struct page *p, const struct metrics *m)
                      "\"chat_completions\"} %llu\n",
                      p->model, stream ? "streaming" : "non_streaming", called ? "tool_call" : "no_tool_call",
                      (unsigned long long)m->tool_parses[stream][called]);
-    page_histogram(p, "vllm:iteration_tokens_total", "Tokens computed in a step.", &m->iteration_tokens);
-    page_histogram(p, "vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
-                   &m->ttft);
-    page_histogram(p, "vllm:inter_token_latency_seconds", "Between the tokens of an answer.", &m->gap);
-    page_histogram(p, "vllm:request_time_per_output_token_seconds",
-                   "Time for each token after the first, by answer.", &m->per_token);
-    page_histogram(p, "vllm:e2e_request_latency_seconds", "From a request's arrival to its last token.",
-                   &m->e2e);
-    page_histogram(p, "vllm:request_queue_time_seconds", "From the queue to the first step.", &m->queue);
-    page_histogram(p, "vllm:request_prefill_time_seconds", "From the first step to the first token.",
-                   &m->prefill);
-    page_histogram(p, "vllm:request_decode_time_seconds", "From the first token to the last.", &m->decode);
-    page_histogram(p, "vllm:request_inference_time_seconds", "From the first step to the last token.",
-                   &m->inference);
-    page_histogram(p, "vllm:request_prompt_tokens", "Prompt tokens of a request.", &m->prompt_tokens);
-    page_histogram(p, "vllm:request_generation_tokens", "Tokens of an answer.", &m->generation_tokens);
-    page_histogram(p, "vllm:request_max_num_generation_tokens", "Tokens of the longest of n answers.",
-                   &m->max_generation_tokens);
-    page_histogram(p, "vllm:request_params_max_tokens", "The max_tokens asked for.", &m->params_max_tokens);
-    page_histogram(p, "vllm:request_params_n", "The n asked for.", &m->params_n);
-    page_histogram(p, "vllm:request_num_preemptions", "Times that a request lost its blocks.",
-                   &m->preemptions);
-    page_histogram(p, "vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, not cached.",
-                   &m->computed_tokens);
+    page_write_histograms(p, m);
 }
 
 static const char *const methods[2] = {"GET", "POST"};

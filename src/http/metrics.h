@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "base/str.h"
 #include "sluice.h"
 
@@ -54,7 +55,17 @@ struct metrics {
     struct sluice_stats seen;      /* as of the last metrics_add_steps */
 };
 
-void metrics_init(struct metrics *m, int max_model_len);
+/* Bounds in place of the usual ones, by histogram; n 0 = as usual. */
+#define METRICS_HISTOGRAMS 16
+struct metrics_buckets {
+    double bounds[METRICS_HISTOGRAMS][HISTOGRAM_MAX];
+    int n[METRICS_HISTOGRAMS];
+};
+/* Reads {"time_to_first_token_seconds": [0.1, 1], …}; names may begin with "vllm:". -1 and *e. */
+int metrics_buckets_parse(struct metrics_buckets *b, const char *json, struct err *e);
+
+/* `custom` may be NULL; else it must outlive m. */
+void metrics_init(struct metrics *m, int max_model_len, const struct metrics_buckets *custom);
 void histogram_add(struct histogram *h, double value, uint64_t times);
 void metrics_add_answer(struct metrics *m, const struct finished_answer *a);
 /* A reply was sent, or its last piece. Times in seconds. */

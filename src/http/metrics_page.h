@@ -27,6 +27,10 @@ void page_buckets(struct page *p, const char *name, const char *labels, const st
 /* A label's value: backslash, quote and newline escaped. */
 void page_escape(char *out, size_t n, const char *text);
 
+/* metrics_buckets.c: the histograms of requests; and giving some of them other bounds. */
+void page_write_histograms(struct page *p, const struct metrics *m);
+void metrics_use_buckets(struct metrics *m, const struct metrics_buckets *b);
+
 /* metrics_engine.c: what the engine counts. */
 void page_write_engine(struct page *p, const struct metrics_page *page);
 

@@ -62,7 +62,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
         return;
     }
     if (!s->model && (s->model = atomic_load(&s->attached)))
-        metrics_init(&s->metrics, s->model->max_model_len);
+        metrics_init(&s->metrics, s->model->max_model_len, s->options.buckets);
     if (!s->model)
         return;
     struct sluice_stats stats;

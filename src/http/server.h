@@ -17,6 +17,7 @@
 #include "http/cors.h"
 #include "http/tls.h"
 
+struct metrics_buckets;
 struct server;
 
 struct server_options {
@@ -37,6 +38,7 @@ struct server_options {
     int log_prompt_len;            /* … so many characters of the prompt are shown; 0 = none */
     int log_output_len;            /* the same for answers */
     double stats_seconds;          /* between lines of throughput while busy; 0 = none */
+    const struct metrics_buckets *buckets; /* of the histograms in /metrics; NULL = the usual ones */
     bool no_engine_metrics;        /* /metrics leaves out the engine's and the requests' series */
     bool request_id_headers;       /* replies carry X-Request-Id */
     bool load_tracking;            /* /load counts requests in flight; else it says 0 */

@@ -210,7 +210,8 @@ static void read_list(struct offload_store *s)
 {
     struct listing l = {0};
     list_all(s, &l);
-    qsort(l.files, l.n, sizeof *l.files, by_age);
+    if (l.n)
+        qsort(l.files, l.n, sizeof *l.files, by_age);
     for (size_t i = 0; i < l.n; i++) {
         make_room(s, l.files[i].entry.size);
         if (l.files[i].entry.size > s->usage.limit)

@@ -35,7 +35,7 @@ static void test_page(void **state)
 {
     (void)state;
     struct metrics m;
-    metrics_init(&m, 2048);
+    metrics_init(&m, 2048, NULL);
     struct sluice_stats s = {.running = 3, .waiting = 2, .kv_blocks_used = 10, .kv_blocks = 50, .steps = 4};
     s.prompt_tokens = 100;
     s.prompt_tokens_cached = 30;
@@ -130,7 +130,7 @@ static void test_format(void **state)
 {
     (void)state;
     struct metrics m;
-    metrics_init(&m, 100);
+    metrics_init(&m, 100, NULL);
     for (int i = 0; i < 1000; i++) {
         histogram_add(&m.ttft, i * 0.01, 1);
         histogram_add(&m.prompt_tokens, i, 1);
@@ -178,7 +178,7 @@ static void test_without_engine(void **state)
 {
     (void)state;
     struct metrics m;
-    metrics_init(&m, 100);
+    metrics_init(&m, 100, NULL);
     struct sluice_stats s = {0};
     struct sluice_plan plan = {0};
     const struct metrics_page page = {.model_name = "x", .stats = &s, .plan = &plan, .no_engine = true};
@@ -190,9 +190,53 @@ static void test_without_engine(void **state)
     str_free(&out);
 }
 
+static void test_custom_buckets(void **state)
+{
+    (void)state;
+    struct metrics m;
+    struct metrics_buckets b;
+    struct err e = {0};
+    assert_int_equal(metrics_buckets_parse(&b,
+                                           "{\"vllm:time_to_first_token_seconds\": [0.5, 2], "
+                                           "\"request_params_n\": [3]}",
+                                           &e),
+                     0);
+    metrics_init(&m, 100, &b);
+    histogram_add(&m.ttft, 1, 1);
+    histogram_add(&m.params_n, 4, 1);
+    struct sluice_stats s = {0};
+    char *page = page_of(&m, &s, "x");
+#define X "{model_name=\"x\",engine=\"0\",le="
+    assert_true(value_of(page, "vllm:time_to_first_token_seconds_bucket" X "\"0.5\"}") == 0);
+    assert_true(value_of(page, "vllm:time_to_first_token_seconds_bucket" X "\"2.0\"}") == 1);
+    assert_true(value_of(page, "vllm:request_params_n_bucket" X "\"3.0\"}") == 0);
+    assert_true(value_of(page, "vllm:request_params_n_bucket" X "\"+Inf\"}") == 1);
+    assert_null(strstr(page, "time_to_first_token_seconds_bucket" X "\"0.001\"}"));
+    assert_non_null(strstr(page, "inter_token_latency_seconds_bucket" X "\"0.01\"}"));
+    free(page);
+    static const char *const wrong[] = {
+        "",
+        "[]",
+        "{\"ttft\": 1}",
+        "{\"request_params_n\": []}",
+        "{\"request_params_n\": [2, 1]}",
+        "{\"request_params_n\": [1, 1]}",
+        "{\"request_params_n\": [\"1\"]}",
+        "{\"request_params_n\": {}}",
+        "{\"request_params_n\": "
+        "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,"
+        "31,32,33]}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        e.msg[0] = '\0';
+        assert_int_equal(metrics_buckets_parse(&b, wrong[i], &e), -1);
+        assert_true(e.msg[0] != '\0');
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_page), cmocka_unit_test(test_format),
-                                       cmocka_unit_test(test_without_engine)};
+                                       cmocka_unit_test(test_without_engine),
+                                       cmocka_unit_test(test_custom_buckets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
