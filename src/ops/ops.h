@@ -46,9 +46,13 @@ struct mat_use {
 };
 
 /* The paged KV cache. Layout: [block][layer][k, v][kv head][slot in block][head_dim], so that one block of
- * all layers is contiguous (copied, swapped and freed as one). DT_I8: a row of head_dim values is stored as
- * integers of -127 … 127 and one float scale, value = integer * scale; after the block's slots of a head
- * follow their scales. */
+ * all layers is contiguous (copied, swapped and freed as one).
+ *
+ * DT_I8: a row of head_dim values is stored as integers of -127 … 127 and one float scale, value = integer *
+ * scale; after the block's slots of a head follow their scales. Of keys not the values are stored but their
+ * Walsh-Hadamard transform, in blocks of the largest power of two that divides head_dim: it spreads the few
+ * loud dimensions that keys have, which would leave nothing of the others in 8 bits. Products with a query
+ * that is transformed too are the same, but for the factor of a block's length. */
 struct kv_cache {
     void *data;
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 or DT_I8 */

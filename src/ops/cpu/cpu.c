@@ -211,8 +211,8 @@ static float clamp(float v, float limit)
     return v > limit ? limit : v < -limit ? -limit : v; /* NaN passes */
 }
 
-/* One head's row of one token to slot `slot` of the head at `plane`. */
-static void put_row(const struct kv_cache *c, size_t plane, int slot, const float *src)
+/* One head's row of one token to slot `slot` of the head at `plane`; room [head_dim]. */
+static void put_row(const struct kv_cache *c, size_t plane, int slot, const float *src, bool key, float *room)
 {
     size_t dim = (size_t)c->head_dim, at = plane + (size_t)slot * dim;
     if (c->dtype == DT_F32) {
@@ -225,6 +225,11 @@ static void put_row(const struct kv_cache *c, size_t plane, int slot, const floa
             dst[i] = c->dtype == DT_F16 ? float_to_half(clamp(src[i], 65504.0f))
                                         : float_to_bf16(clamp(src[i], 0x1.fep127f));
         return;
+    }
+    if (key) {
+        memcpy(room, src, dim * sizeof *src);
+        kv_transform(room, c->head_dim);
+        src = room;
     }
     int8_t *dst = (int8_t *)c->data + at;
     float most = 0, poison = 0; /* NaN in the row makes all of it NaN */
@@ -243,6 +248,7 @@ void cpu_kv_write(struct backend *b, struct kv_cache *c, int layer, const float 
                   const struct batch *batch)
 {
     size_t dim = (size_t)c->head_dim;
+    float *room = cpu_of(b)->scratch; /* [max_cols] at least */
     for (int s = 0; s < batch->n_seqs; s++) {
         const struct seq_slice *seq = &batch->seqs[s];
         for (int t = seq->first; t < seq->first + seq->count; t++) {
@@ -250,8 +256,8 @@ void cpu_kv_write(struct backend *b, struct kv_cache *c, int layer, const float 
             int32_t block = seq->kv_blocks[p / c->block_size];
             for (int h = 0; h < c->n_kv_heads; h++) {
                 size_t from = ((size_t)t * (size_t)c->n_kv_heads + (size_t)h) * dim;
-                put_row(c, kv_offset(c, block, layer, 0, h), slot, k + from);
-                put_row(c, kv_offset(c, block, layer, 1, h), slot, v + from);
+                put_row(c, kv_offset(c, block, layer, 0, h), slot, k + from, true, room);
+                put_row(c, kv_offset(c, block, layer, 1, h), slot, v + from, false, room);
             }
         }
     }

@@ -73,6 +73,29 @@ static inline char *kv_scales(const struct kv_cache *c, size_t plane)
     return (char *)c->data + plane + (size_t)c->block_size * (size_t)c->head_dim;
 }
 
+/* DT_I8: length of the blocks in which keys and queries are transformed. */
+static inline int kv_block_length(int head_dim)
+{
+    return head_dim & -head_dim;
+}
+
+/* The transform, unscaled: sums and differences in one order, so that all levels come to the same bits. What
+ * is larger than 1e30 counts as that, so that no sum is infinite. */
+static inline void kv_transform(float *x, int head_dim)
+{
+    int n = kv_block_length(head_dim);
+    for (int i = 0; i < head_dim; i++)
+        x[i] = x[i] > 1e30f ? 1e30f : x[i] < -1e30f ? -1e30f : x[i]; /* NaN stays */
+    for (int at = 0; at < head_dim; at += n)
+        for (int half = n / 2; half > 0; half /= 2)
+            for (int i = at; i < at + n; i += 2 * half)
+                for (int j = i; j < i + half; j++) {
+                    float a = x[j], b = x[j + half];
+                    x[j] = a + b;
+                    x[j + half] = a - b;
+                }
+}
+
 /* DT_I8: the scale of a row whose largest |value| is `most`, or 0 where all of it is as good as zero. */
 static inline float kv_scale_of(float most)
 {

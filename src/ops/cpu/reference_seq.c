@@ -10,6 +10,7 @@ struct attention_job {
     const struct kv_cache *c;
     const struct attention *a;
     const struct batch *batch;
+    struct cpu *cpu;
 };
 
 /* One head's keys or values at one position: values from `at` on, times `scale`. */
@@ -38,15 +39,22 @@ static float kv_value(const struct kv_row *row, int i)
     return row->c->dtype == DT_F16 ? half_to_float(v) : bf16_to_float(v);
 }
 
-/* One token, one head: out = Σ softmax(scale q·k_p) v_p. The running maximum m keeps exp in range; when it
- * grows, what was summed so far shrinks by exp(old m - new m). */
-static void attend(const struct attention_job *j, const struct seq_slice *seq, int token, int head)
+/* One token, one head, room [dim]: out = Σ softmax(scale q·k_p) v_p. The running maximum m keeps exp in
+ * range; when it grows, what was summed so far shrinks by exp(old m - new m). */
+static void attend(const struct attention_job *j, const struct seq_slice *seq, int token, int head,
+                   float *room)
 {
     const struct kv_cache *c = j->c;
     int dim = c->head_dim, kv_head = head / (j->a->n_heads / c->n_kv_heads);
     const float *q = j->a->q + ((size_t)token * (size_t)j->a->n_heads + (size_t)head) * (size_t)dim;
     float *out = j->a->out + ((size_t)token * (size_t)j->a->n_heads + (size_t)head) * (size_t)dim;
-    float m = -INFINITY, sum = 0;
+    float m = -INFINITY, sum = 0, scale = j->a->scale;
+    if (c->dtype == DT_I8) {
+        memcpy(room, q, (size_t)dim * sizeof *q);
+        kv_transform(room, dim);
+        scale /= (float)kv_block_length(dim);
+        q = room;
+    }
     memset(out, 0, (size_t)dim * sizeof *out);
     int last = j->batch->positions[token];
     for (int p = attention_first(j->a, last); p <= last; p++) {
@@ -56,7 +64,7 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
         float score = 0;
         for (int i = 0; i < dim; i++)
             score += q[i] * kv_value(&k, i);
-        score *= j->a->scale;
+        score *= scale;
         if (score > m) {
             float shrink = expf(m - score);
             sum *= shrink;
@@ -76,21 +84,20 @@ static void attend(const struct attention_job *j, const struct seq_slice *seq, i
 /* Items are (token, head). */
 static void attention_items(void *arg, int64_t begin, int64_t end, int thread)
 {
-    (void)thread;
     const struct attention_job *j = arg;
     const struct seq_slice *seq = j->batch->seqs;
     for (int64_t item = begin; item < end; item++) {
         int token = (int)(item / j->a->n_heads), head = (int)(item % j->a->n_heads);
         while (token >= seq->first + seq->count)
             seq++;
-        attend(j, seq, token, head);
+        attend(j, seq, token, head, (float *)j->cpu->scratch + thread * j->cpu->max_cols);
     }
 }
 
 void ref_attention(struct backend *b, const struct kv_cache *c, const struct attention *a,
                    const struct batch *batch)
 {
-    struct attention_job j = {c, a, batch};
+    struct attention_job j = {c, a, batch, cpu_of(b)};
     for (int t = 0; t < batch->n_tokens; t++) {
         uint64_t rows = (uint64_t)(batch->positions[t] - attention_first(a, batch->positions[t]) + 1) *
                         (uint64_t)a->n_heads;

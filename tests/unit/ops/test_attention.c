@@ -123,7 +123,23 @@ static void run(struct backend *b, struct scene *w, const int *chunks, int n_chu
     free(o);
 }
 
-/* What the cache keeps of value i of a row. */
+/* The transform of 8-bit keys by its definition: entry i of a block is the sum of all with the sign of the
+ * parity of i & j. Its own inverse, but for the length of a block, which is returned. */
+static int transform(const float *row, int dim, float *out)
+{
+    int n = 1;
+    while (dim % (2 * n) == 0)
+        n *= 2;
+    for (int i = 0; i < dim; i++) {
+        double sum = 0;
+        for (int j = 0; j < n; j++)
+            sum += (double)row[i / n * n + j] * (__builtin_parity((unsigned)(i % n & j)) ? -1 : 1);
+        out[i] = (float)sum;
+    }
+    return n;
+}
+
+/* What a cache without a transform keeps of value i of a row. */
 static double stored(const struct scene *w, const float *row, int i)
 {
     float most = 0;
@@ -141,6 +157,29 @@ static double stored(const struct scene *w, const float *row, int i)
     }
 }
 
+/* What a cache of keys or values keeps of a row. */
+static void stored_row(const struct scene *w, bool key, const float *row, double *out)
+{
+    float spread[256], back[256];
+    int dim = w->s.head_dim, n;
+    if (w->s.dtype == DT_I8 && key) {
+        /* In the levels' own order, so that the nearest integers are the same; and right by the definition.
+         */
+        transform(row, dim, back);
+        memcpy(spread, row, (size_t)dim * sizeof *row);
+        kv_transform(spread, dim);
+        check_close(spread, back, (size_t)dim, 1e-4f, "transform");
+        for (int i = 0; i < dim; i++)
+            back[i] = (float)stored(w, spread, i);
+        n = transform(back, dim, spread);
+        for (int i = 0; i < dim; i++)
+            out[i] = (double)spread[i] / n;
+        return;
+    }
+    for (int i = 0; i < dim; i++)
+        out[i] = stored(w, row, i);
+}
+
 static void expected(const struct scene *w, float *out)
 {
     const struct shape *s = &w->s;
@@ -152,18 +191,20 @@ static void expected(const struct scene *w, float *out)
                 double score[LENGTH], sum = 0, max = -INFINITY, acc[256] = {0};
                 int first = s->window && t >= s->window ? t - s->window + 1 : 0;
                 for (int p = first; p <= t; p++) {
-                    const float *k = w->k + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim;
+                    double k[256];
+                    stored_row(w, true, w->k + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim, k);
                     score[p] = 0;
                     for (int i = 0; i < s->head_dim; i++)
-                        score[p] += (double)q[i] * stored(w, k, i) * 0.125;
+                        score[p] += (double)q[i] * k[i] * 0.125;
                     max = fmax(max, score[p]);
                 }
                 for (int p = first; p <= t; p++) {
-                    const float *v = w->v + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim;
+                    double v[256];
+                    stored_row(w, false, w->v + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim, v);
                     double weight = exp(score[p] - max);
                     sum += weight;
                     for (int i = 0; i < s->head_dim; i++)
-                        acc[i] += weight * stored(w, v, i);
+                        acc[i] += weight * v[i];
                 }
                 for (int i = 0; i < s->head_dim; i++)
                     out[(row * s->n_heads + h) * s->head_dim + i] = (float)(acc[i] / sum);
@@ -187,7 +228,7 @@ static void attention_is_right(void **state)
             char what[64];
             snprintf(what, sizeof what, "%s, shape %zu", b->ops->name, i);
             /* The fast levels take queries in 16 bits against an 8-bit cache. */
-            check_close(got, want, n, w.s.dtype == DT_I8 ? 2e-4f : 3e-6f, what);
+            check_close(got, want, n, w.s.dtype == DT_I8 ? 2e-3f : 3e-6f, what);
             free(want);
             free(got);
             scene_free(b, &w);
@@ -252,7 +293,7 @@ static void spans_are_joined(void **state)
     for (int l = 0; test_level(l); l++) {
         for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
             float *want = NULL;
-            for (int threads = 1; threads <= 4; threads *= 2) {
+            for (int threads = 1; threads <= 4; threads += 3) {
                 struct err e = {0};
                 struct backend *b = backend_cpu(test_level(l), threads, &e);
                 assert_int_equal(b->ops->reserve(b, 1024, TEST_MAX_COLS, &e), 0); /* room for the parts */
@@ -289,13 +330,14 @@ static void spans_are_joined(void **state)
                     int p = CONTEXT - LAST + row / HEADS, kv = row % HEADS / (HEADS / KV_HEADS);
                     double sum = 0, acc[DIM] = {0};
                     for (int i = w.s.window ? p - w.s.window + 1 : 0; i <= p; i++) {
-                        double score = 0;
+                        double score = 0, kept_k[256], kept_v[256];
+                        stored_row(&w, true, k + i * KV_ROW + kv * DIM, kept_k);
+                        stored_row(&w, false, v + i * KV_ROW + kv * DIM, kept_v);
                         for (int d = 0; d < DIM; d++)
-                            score +=
-                                (double)q[row * DIM + d] * stored(&w, k + i * KV_ROW + kv * DIM, d) * 0.2;
+                            score += (double)q[row * DIM + d] * kept_k[d] * 0.2;
                         sum += exp(score);
                         for (int d = 0; d < DIM; d++)
-                            acc[d] += exp(score) * stored(&w, v + i * KV_ROW + kv * DIM, d);
+                            acc[d] += exp(score) * kept_v[d];
                     }
                     for (int d = 0; d < DIM; d++)
                         assert_true(fabs(acc[d] / sum - (double)whole[row * DIM + d]) < 1e-5);
@@ -354,12 +396,13 @@ static void stored_values(void **state)
     }
 }
 
-/* An 8-bit row: the scale is what its largest value asks for, integers are the nearest; zeros, infinities and
- * NaN; all levels store the same bytes. */
+/* 8-bit values: the scale is what the largest asks for, integers are the nearest; zeros, infinities and NaN.
+ * All levels store the same bytes, keys too. */
 static void stored_integers(void **state)
 {
     (void)state;
-    enum { DIM = 20, SLOTS = 3 };
+    enum { DIM = 20, SLOTS = 3, PLANE = SLOTS * (DIM + 4) };
+    uint8_t first[6][2 * PLANE];
     float *rows[6];
     for (int i = 0; i < 6; i++)
         rows[i] = random_floats(DIM);
@@ -372,13 +415,13 @@ static void stored_integers(void **state)
     for (int l = 0; test_level(l); l++) {
         struct backend *b = test_backend(test_level(l), 1);
         for (int i = 0; i < 6; i++) {
-            uint8_t data[2 * SLOTS * (DIM + 4) + 64];
-            memset(data, 0x55, sizeof data);
-            struct kv_cache c = {data, DT_I8, 1, 1, SLOTS, 1, DIM};
+            uint8_t cache[2 * PLANE + 64], *data = cache + PLANE;
+            memset(cache, 0x55, sizeof cache);
+            struct kv_cache c = {cache, DT_I8, 1, 1, SLOTS, 1, DIM};
             int32_t block = 0, position = 1;
             struct seq_slice seq = {.count = 1, .kv_blocks = &block, .state_slot = -1};
             struct batch batch = {1, NULL, &position, 1, &seq, 0};
-            b->ops->kv_write(b, &c, 0, rows[i], rows[0], &batch);
+            b->ops->kv_write(b, &c, 0, rows[i], rows[i], &batch);
             assert_int_equal(b->count.kv_write_bytes, 2 * (DIM + 4));
             b->count.kv_write_bytes = 0;
             float scale, most = 0;
@@ -394,10 +437,13 @@ static void stored_integers(void **state)
                 float want = scale > 0 ? rintf(fmaxf(rows[i][d], -FLT_MAX) * (127 / most)) : 0;
                 assert_true((float)got == want);
             }
-            for (int at = 0; at < (int)sizeof data; at++) /* nothing else is touched */
-                if (at / DIM != 1 && (at < SLOTS * DIM + 4 || at >= SLOTS * DIM + 8) &&
-                    at < SLOTS * (DIM + 4))
+            for (int at = 0; at < PLANE + 64; at++) /* nothing else is touched */
+                if (at / DIM != 1 && (at < SLOTS * DIM + 4 || at >= SLOTS * DIM + 8) && at < PLANE)
                     assert_int_equal(data[at], 0x55);
+            if (l == 0)
+                memcpy(first[i], cache, sizeof first[i]);
+            else if (i != 4) /* NaN has many forms */
+                assert_memory_equal(cache, first[i], sizeof first[i]);
         }
         b->ops->destroy(b);
     }

@@ -206,9 +206,9 @@ static int item_rows(const struct item *it, struct row *rows, int16_t *q_16, flo
                                    .last = last,
                                    .scale = j->a->scale,
                                    .max = -INFINITY};
-            memset(rows[n].out, 0, (size_t)dim * sizeof(float));
             if (j->c->dtype == DT_I8)
-                rows[n].scale *= query_pairs(rows[n].q, dim, q_16 + n * tiled);
+                rows[n].scale *= query_pairs(rows[n].q, dim, q_16 + n * tiled, rows[n].out);
+            memset(rows[n].out, 0, (size_t)dim * sizeof(float));
         }
     }
     return n;

@@ -119,10 +119,14 @@ INLINE void key_pairs(const int8_t *data, const size_t *k_at, int n, int d, int 
     }
 }
 
-/* q as integers of 16 bits in the order of key_pairs, zeros up to whole tiles; returns their scale. With up
- * to 512 dimensions sums of products fit 32 bits; with more the integers are smaller. */
-static float query_pairs(const float *q, int dim, int16_t *to)
+/* q, transformed as the keys are, as integers of 16 bits in the order of key_pairs, zeros up to whole tiles;
+ * returns their scale. With up to 512 dimensions sums of products fit 32 bits; with more the integers are
+ * smaller. room [dim]. */
+static float query_pairs(const float *q, int dim, int16_t *to, float *room)
 {
+    memcpy(room, q, (size_t)dim * sizeof *q);
+    kv_transform(room, dim);
+    q = room;
     static const int order[4] = {0, 2, 1, 3};
     vf most = vf_zero(), poison = vf_zero();
     for (int d = 0; d < dim; d += P) {
@@ -139,7 +143,7 @@ static float query_pairs(const float *q, int dim, int16_t *to)
         for (int i = 0; i < P; i++)
             to[(d + i) / 4 * 4 + order[i % 4]] = (int16_t)x[i];
     }
-    return scale + vf_hsum(poison);
+    return (scale + vf_hsum(poison)) / (float)kv_block_length(dim);
 }
 
 /* Raw scores of n rows against P positions, d0 … d1-1 of the sum: two chains, over the even and the odd d,

@@ -8,6 +8,7 @@ struct kv_write_job {
     int layer;
     const float *k, *v;
     const struct batch *batch;
+    struct cpu *cpu;
 };
 
 static void put_floats(const struct kv_cache *c, size_t at, const float *src)
@@ -60,12 +61,18 @@ static float put_integers(int8_t *to, const float *src, int dim)
     return scale;
 }
 
-static void put_row(const struct kv_cache *c, size_t plane, int slot, const float *src)
+/* room [head_dim], for keys. */
+static void put_row(const struct kv_cache *c, size_t plane, int slot, const float *src, bool key, float *room)
 {
     size_t at = plane + (size_t)slot * (size_t)c->head_dim;
     if (c->dtype != DT_I8) {
         put_floats(c, at, src);
         return;
+    }
+    if (key) {
+        memcpy(room, src, (size_t)c->head_dim * sizeof *src);
+        kv_transform(room, c->head_dim);
+        src = room;
     }
     float scale = put_integers((int8_t *)c->data + at, src, c->head_dim);
     memcpy(kv_scales(c, plane) + (size_t)slot * sizeof scale, &scale, sizeof scale);
@@ -73,8 +80,8 @@ static void put_row(const struct kv_cache *c, size_t plane, int slot, const floa
 
 static void kv_write_tokens(void *arg, int64_t begin, int64_t end, int thread)
 {
-    (void)thread;
     const struct kv_write_job *j = arg;
+    float *room = (float *)thread_scratch(j->cpu, thread);
     const struct kv_cache *c = j->c;
     const struct seq_slice *seq = j->batch->seqs;
     size_t dim = (size_t)c->head_dim;
@@ -85,8 +92,8 @@ static void kv_write_tokens(void *arg, int64_t begin, int64_t end, int thread)
         int32_t block = seq->kv_blocks[p / c->block_size];
         for (int h = 0; h < c->n_kv_heads; h++) {
             size_t from = ((size_t)t * (size_t)c->n_kv_heads + (size_t)h) * dim;
-            put_row(c, kv_offset(c, block, j->layer, 0, h), slot, j->k + from);
-            put_row(c, kv_offset(c, block, j->layer, 1, h), slot, j->v + from);
+            put_row(c, kv_offset(c, block, j->layer, 0, h), slot, j->k + from, true, room);
+            put_row(c, kv_offset(c, block, j->layer, 1, h), slot, j->v + from, false, room);
         }
     }
 }
@@ -94,7 +101,7 @@ static void kv_write_tokens(void *arg, int64_t begin, int64_t end, int thread)
 void LEVEL_NAME(cpu_kv_write)(struct backend *b, struct kv_cache *c, int layer, const float *k,
                               const float *v, const struct batch *batch)
 {
-    struct kv_write_job j = {c, layer, k, v, batch};
+    struct kv_write_job j = {c, layer, k, v, batch, cpu_of(b)};
     uint64_t rows = 2 * (uint64_t)c->n_kv_heads;
     b->count.kv_write_bytes += (uint64_t)batch->n_tokens * rows * kv_row_bytes(c->dtype, c->head_dim);
     run_items(b, kv_write_tokens, &j, batch->n_tokens, (int64_t)rows * c->head_dim);
