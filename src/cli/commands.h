@@ -11,6 +11,8 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_make_model(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 
 /* Exit statuses: 0 done, EXIT_FAILED the work failed (the reason is on stderr), EXIT_USAGE the command line
  * is wrong (options_parse). */

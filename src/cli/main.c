@@ -24,6 +24,8 @@ static const struct command {
     {"plan", cmd_plan, "print the memory that serving a model takes, without loading it"},
     {"inspect", cmd_inspect, "print what a model file holds"},
     {"make-model", cmd_make_model, "write a model of random weights in the shapes of a real one"},
+    {"quantize", cmd_quantize, "write a model in fewer bits a weight"},
+    {"eval", cmd_eval, "measure how well a model predicts a text, and how near it comes to another"},
     {"tokenize", cmd_tokenize, "turn text into token ids and back"},
     {"version", cmd_version, "print the version"},
     {"help", cmd_help, "print this list, or a command's help"},
