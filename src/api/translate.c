@@ -101,6 +101,7 @@ void translate_common(const json_t *from, json_t *chat)
 {
     static const char *const names[] = {"model",
                                         "stream",
+                                        "stream_interval",
                                         "temperature",
                                         "top_p",
                                         "top_k",

@@ -308,7 +308,7 @@ static void refuse(struct conn *c, int status, const char *why)
     c->body_unread = true;
     idle_remove(c);
     c->state = CONN_BUSY;
-    c->http->handlers.refusal(c->http->handlers.arg, status, why, &body);
+    c->http->handlers.refusal(c->http->handlers.arg, &c->x, status, why, &body);
     http_reply(&c->x, status, "application/json", NULL, str_text(&body), body.len);
     str_free(&body);
 }

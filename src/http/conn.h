@@ -48,8 +48,9 @@ struct http_handlers {
     void (*begin)(void *arg, struct http_exchange *x);
     /* The request is complete: reply, or set x->gone and reply later. */
     void (*request)(void *arg, struct http_exchange *x);
-    /* A malformed request was refused with `status`: appends the body that explains it. */
-    void (*refusal)(void *arg, int status, const char *why, struct str *out);
+    /* A malformed request was refused with `status`: appends the body that explains it. How much of the head
+     * is there depends on what was wrong. */
+    void (*refusal)(void *arg, const struct http_exchange *x, int status, const char *why, struct str *out);
     /* Appends header lines that this reply has besides its own (CORS). */
     void (*headers)(void *arg, const struct http_exchange *x, struct str *out);
 };

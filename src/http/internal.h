@@ -75,7 +75,7 @@ struct task {
 /* --- routes.c --- */
 void routes_begin(void *arg, struct http_exchange *x);
 void routes_request(void *arg, struct http_exchange *x);
-void routes_refusal(void *arg, int status, const char *why, struct str *out);
+void routes_refusal(void *arg, const struct http_exchange *x, int status, const char *why, struct str *out);
 void routes_headers(void *arg, const struct http_exchange *x, struct str *out);
 /* Replies with a JSON body, counts it, and logs it. `t` may be NULL. */
 void reply_json(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,

@@ -89,14 +89,19 @@ static bool speaks_anthropic(const struct http_exchange *x)
     return x->head.path && strncmp(x->head.path, "/v1/messages", strlen("/v1/messages")) == 0;
 }
 
+static void write_error(const struct http_exchange *x, const struct api_error *e, struct str *out)
+{
+    if (speaks_anthropic(x))
+        messages_error_write(e, out);
+    else
+        api_error_write(e, out);
+}
+
 void reply_error(struct server *s, struct http_exchange *x, const struct route *r, const struct task *t,
                  const struct api_error *e)
 {
     struct str body = {0};
-    if (speaks_anthropic(x))
-        messages_error_write(e, &body);
-    else
-        api_error_write(e, &body);
+    write_error(x, e, &body);
     const char *headers = e->status == 401   ? "WWW-Authenticate: Bearer\r\n"
                           : e->status == 503 ? "Retry-After: 1\r\n"
                                              : NULL;
@@ -114,7 +119,7 @@ static void reply_detail(struct server *s, struct http_exchange *x, int status, 
     str_free(&body);
 }
 
-void routes_refusal(void *arg, int status, const char *why, struct str *out)
+void routes_refusal(void *arg, const struct http_exchange *x, int status, const char *why, struct str *out)
 {
     (void)arg;
     struct api_error e;
@@ -122,7 +127,7 @@ void routes_refusal(void *arg, int status, const char *why, struct str *out)
                        : status == 501 || status == 505 ? "NotImplementedError"
                                                         : "Bad Request";
     api_fail(&e, status, type, NULL, "%s", why);
-    api_error_write(&e, out);
+    write_error(x, &e, out);
 }
 
 void routes_headers(void *arg, const struct http_exchange *x, struct str *out)

@@ -284,6 +284,10 @@ def test_error_shapes(start, server):
     assert error(*server.post("/v1/messages", "")) == (400, "invalid_request_error")
     assert error(*post(server, model="other")) == (404, "not_found_error")
     assert error(*server.post("/v1/messages/count_tokens", {"model": "tiny"})) == (400, "invalid_request_error")
+    s = start("--served-model-name", "tiny", "--max-body-bytes", 2000)
+    assert error(*post(s, messages=[{"role": "user", "content": "x" * 3000}])) == (413, "request_too_large")
+    assert s.post("/v1/responses", {"input": "x" * 3000})[1]["error"]["code"] == 413
+    assert s.stop() == 0
     with pytest.raises(anthropic.NotFoundError):
         sdk(server).messages.create(model="other", max_tokens=1, messages=HELLO)
     with pytest.raises(anthropic.BadRequestError) as e:

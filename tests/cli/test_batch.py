@@ -121,6 +121,23 @@ def test_answers_are_the_server_s(whole, tmp_path):
         server.wait(timeout=60)
 
 
+def test_the_other_protocols(tmp_path):
+    common = {"temperature": 0, "ignore_eos": True}
+    hello = [{"role": "user", "content": "Hello"}]
+    write(tmp_path, [line("chat", {"messages": hello, "max_tokens": 5, **common}),
+                     line("responses", {"input": "Hello", "max_output_tokens": 5, **common}, "/v1/responses"),
+                     line("messages", {"model": "tiny", "messages": hello, "max_tokens": 5, **common}, "/v1/messages"),
+                     line("chats", {"messages": [hello, hello], "max_tokens": 5, **common}, "/v1/chat/completions/batch"),
+                     line("wrong", {"input": 1}, "/v1/responses"),
+                     line("embeddings", {"input": "Hello"}, "/v1/embeddings")])
+    assert batch(tmp_path, "--served-model-name", "tiny").returncode == 0
+    chat, responses, messages, chats, wrong, embeddings = [a["response"]["body"] or a["error"]["error"] for a in read(tmp_path)]
+    text = chat["choices"][0]["message"]["content"]
+    assert responses["output"][0]["content"][0]["text"] == messages["content"][0]["text"] == text
+    assert [c["message"]["content"] for c in chats["choices"]] == [text, text]
+    assert wrong["param"] == "body.input" and embeddings["code"] == 404 and embeddings["param"] == "url"
+
+
 def test_a_refused_request_gets_a_line_that_says_so(tmp_path):
     good = {"prompt": "a", "temperature": 0, "max_tokens": 3}
     lines = [line("fine", good, COMPLETION), line("stream", {**good, "stream": True}, COMPLETION),
