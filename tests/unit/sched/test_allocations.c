@@ -1,54 +1,18 @@
-/* Law 4: the step path allocates nothing. The linker leads every call of malloc, calloc, realloc and mmap in
- * our code through the counters below (CMakeLists.txt); from the first step to the end of the last request,
- * with chunks, preemption, prefix cache, sampling and log-probabilities, they must stand still. */
+/* Law 4: the step path allocates nothing. From the first step to the end of the last request, with chunks,
+ * several answers to one prompt, preemption with and without swap space, prefix cache, grammars, sampling and
+ * log-probabilities, the counter of allocations must stand still. */
 #include "unit.h"
 
-#include <stdatomic.h>
-#include <sys/mman.h>
-
+#include "allocations.h"
 #include "file/model_file.h"
 #include "sample/grammar.h"
 #include "sluice.h"
 
-static _Atomic int calls;
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
-
-void *__wrap_malloc(size_t n)
-{
-    calls++;
-    return __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    calls++;
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    calls++;
-    return __real_realloc(p, n);
-}
-
-void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    calls++;
-    return __real_mmap(at, n, protection, flags, fd, offset);
-}
-
 /* The texts of the tokens: marks of JSON, or two letters. */
 static const char *text_of(void *arg, int32_t id, size_t *len)
 {
-    static const char marks[] = "{}[]\",: 0", letters[] = "abacadaeafagahaiajakalamanaoapaqarasatauavawaxayaz";
+    static const char marks[] = "{}[]\",: 0",
+                      letters[] = "abacadaeafagahaiajakalamanaoapaqarasatauavawaxayaz";
     (void)arg;
     *len = id < 3 ? 0 : id % 3 == 2 ? 2 : 1;
     return id % 3 ? &letters[id % 49] : &marks[id / 3 % 10];
@@ -61,13 +25,14 @@ static void steps_allocate_nothing(void **state)
     struct grammar_vocab *vocab = NULL;
     static const char *const models[] = {"models/llama-tiny", "models/qwen35-tiny", "models/gemma3-tiny-alt",
                                          "gguf/qwen3-tiny-q8_0.gguf"};
-    enum { N = 8 };
+    enum { N = 8, GROUP = 3 };
+    uint64_t forked = 0;
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         struct err e = {0};
         struct sluice_options o = {
             .threads = 2, .max_num_seqs = 4, .max_model_len = 240, .max_num_batched_tokens = 48};
         struct sluice *s = NULL;
-        for (int pass = 0; pass < 2; pass++) { /* the second time with a pool that is too small for four */
+        for (int pass = 0; pass < 2; pass++) { /* the second time with a pool that is too small for four … */
             struct model_file *f = model_file_open(fixture(models[m]), &e);
             sluice_close(s);
             s = f ? sluice_open(f, &o, &e) : NULL;
@@ -75,8 +40,9 @@ static void steps_allocate_nothing(void **state)
                 fail_msg("%s: %s", models[m], e.msg);
             model_file_close(f);
             o.kv_cache_bytes = sluice_plan(s)->kv_bytes_per_token * 400;
+            o.swap_bytes = m % 2 ? o.kv_cache_bytes * 4 : 0; /* … with and without swap space */
         }
-        struct sluice_request *r[N];
+        struct sluice_request *r[N + GROUP];
         /* two are constrained, and the masks are made on the way */
         grammar_vocab_free(vocab);
         vocab = grammar_vocab_create(sluice_info(s)->vocab, text_of, NULL, &none);
@@ -101,21 +67,33 @@ static void steps_allocate_nothing(void **state)
             if (!r[i])
                 fail_msg("%s", e.msg);
         }
-        int before = calls;
+        int32_t shared[90];
+        struct sluice_sampling many;
+        sluice_sampling_init(&many);
+        many.max_tokens = 40;
+        many.temperature = 1;
+        for (int t = 0; t < 90; t++)
+            shared[t] = t * 5 % 900 + 3;
+        if (sluice_submit_group(s, shared, 90, &many, GROUP, r + N, &e))
+            fail_msg("%s", e.msg);
+        int before = allocations;
         assert_true(before > 0); /* the counters count */
         while (sluice_step(s) > 0)
             ;
-        assert_int_equal(calls, before);
+        assert_int_equal(allocations, before);
         struct sluice_stats stats;
         sluice_stats(s, &stats);
-        assert_int_equal(stats.finished[SLUICE_LENGTH] + stats.finished[SLUICE_STOP], N);
+        assert_int_equal(stats.finished[SLUICE_LENGTH] + stats.finished[SLUICE_STOP], N + GROUP);
+        assert_true(stats.swapped_in > 0 || !o.swap_bytes);
+        forked += stats.forked;
         assert_true(stats.finished[SLUICE_STOP] <= 2);
         assert_true(stats.preemptions > 0 && stats.lookups_hit > 0);
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < N + GROUP; i++)
             sluice_request_free(r[i]);
         grammar_unref(g);
         sluice_close(s);
     }
+    assert_true(forked > 0);
     grammar_vocab_free(vocab);
 }
 

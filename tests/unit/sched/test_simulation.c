@@ -2,10 +2,11 @@
  * blocks and state slots: pools too small, budgets of a few tokens, shared beginnings, several answers to one
  * prompt, cancels, preemptions with and without swap space, cache hits, snapshots. A request's tokens must
  * equal what its own history alone yields (and its seed); so must the scores of its prompt. Blocks, slots and
- * pages come back, decoding requests advance at every step, no step passes its budgets, and every step that
- * ends a request says that there is news. */
+ * pages come back, decoding requests advance at every step, no step passes its budgets or allocates memory,
+ * and every step that ends a request says that there is news. */
 #include "unit.h"
 
+#include "allocations.h"
 #include "sched/scheduler.h"
 
 enum { VOCAB = 50, MAX_LEN = 160, MAX_BLOCKS = 64, MAX_SLOTS = 40, MAX_REQUESTS = 24, MAX_PAGES = 80 };
@@ -291,7 +292,10 @@ static void one_world(uint64_t seed)
             preempted[i] = r ? atomic_load(&clients[i].r->preemptions) : 0;
         }
         bool published;
-        scheduler_step(&w.s, &published);
+        int allocated = allocations;
+        if (scheduler_step(&w.s, &published) == 0)
+            assert_int_equal(w.s.running.n + w.s.waiting.n, 0); /* no deadlock */
+        assert_int_equal(allocations, allocated);
         for (int i = 0; i < MAX_REQUESTS; i++)
             if (before[i] >= 0 && clients[i].r && preempted[i] == atomic_load(&clients[i].r->preemptions))
                 assert_true(clients[i].r->n_tokens == before[i] + 1 || clients[i].max_tokens == 0);
