@@ -81,6 +81,11 @@ class Server:
         status, _, reply = self.request("POST", path, body, headers)
         return status, json.loads(reply)
 
+    @staticmethod
+    def metric_of(name, page):
+        """The first value of that name on a page of /metrics."""
+        return float(re.search(rf"^{name}(?:{{.*}})? (\S+)$", page.decode(), re.M).group(1))
+
     def metrics(self):
         """{"name{label=value,…}": number}; without the labels that are always the same."""
         status, _, body = self.request("GET", "/metrics")

@@ -277,6 +277,22 @@ def test_log_level(start):
     assert "is not one of" in done
 
 
+def test_keep_alive_of_the_environment(start):
+    s = start(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"})
+    with s.connect() as c:
+        begin = time.monotonic()
+        c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        while c.recv(4096):
+            pass
+        assert 0.9 < time.monotonic() - begin < 10
+    assert s.stop() == 0
+    s = start("--keep-alive-timeout", 60, env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "nonsense"})
+    assert s.stop() == 0
+    s = start(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "nonsense"})
+    assert "HTTP_TIMEOUT_KEEP_ALIVE is \"nonsense\"" in s.log()
+    assert s.stop() == 0
+
+
 # --- the command line ---------------------------------------------------------------------------------------
 
 def test_config_file(start, tmp_path):

@@ -2,6 +2,7 @@
 clients that are slow or speak no TLS, and files that are wrong at the start or change later."""
 import http.client
 import json
+import resource
 import socket
 import ssl
 import subprocess
@@ -122,9 +123,7 @@ def test_hang_up(tls, files, farewell):
 
 
 def metric(tls, files, name):
-    for line in fetch(tls, context(files), path="/metrics")[1].decode().splitlines():
-        if line.startswith(name + "{"):
-            return float(line.rsplit(" ", 1)[1])
+    return tls.metric_of(name, fetch(tls, context(files), path="/metrics")[1])
 
 
 def test_others_are_not_disturbed(tls, files):
@@ -177,6 +176,29 @@ def test_many_at_once(tls, files):
     for t in threads:
         t.join()
     assert len(done) == 16 and len(set(done)) == 1
+
+
+def test_a_thousand_idle_connections(start, files):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip(f"no more than {hard} open files are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    s = start("--ssl-certfile", files["one"][0], "--ssl-keyfile", files["one"][1])
+    before = s.metric_of("process_resident_memory_bytes", fetch(s, context(files), path="/metrics")[1])
+    trust = context(files)
+    idle = [trust.wrap_socket(s.connect(), server_hostname="localhost") for _ in range(1000)]
+    for c in idle:
+        c.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    for c in idle:
+        assert c.recv(4096).startswith(b"HTTP/1.1 200")
+    begin = time.monotonic()
+    status, page = fetch(s, trust, path="/metrics")
+    assert status == 200 and time.monotonic() - begin < 5
+    assert s.metric_of("process_open_fds", page) > 1000
+    assert s.metric_of("process_resident_memory_bytes", page) - before < 100e6  # under 100 KB each
+    for c in idle:
+        c.close()
+    assert s.stop() == 0
 
 
 def test_client_certificates(start, files):
