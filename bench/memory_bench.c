@@ -146,11 +146,72 @@ static void bench_attention(const struct setting *s, size_t shape, size_t type)
     free(out);
 }
 
+struct state_run {
+    const struct setting *s;
+    struct delta_net d;
+    struct batch batch;
+    char *states; /* [layers][seqs] */
+    size_t layer_bytes;
+};
+
+static void state_step(void *arg, int layer)
+{
+    struct state_run *r = arg;
+    r->d.state = r->states + (size_t)layer * r->layer_bytes;
+    r->s->b->ops->delta_net(r->s->b, &r->d, &r->batch);
+}
+
+/* A decode step's delta net of one Qwen3.5-4B layer: each state is read and written. */
+static void bench_state(const struct setting *s, enum dtype dtype)
+{
+    enum { K_HEADS = 16, V_HEADS = 32, DIM = 128, ROW = (2 * K_HEADS + V_HEADS) * DIM };
+    size_t n = (size_t)s->n_seqs;
+    struct state_run r = {.s = s, .batch = decode(s, 1)};
+    r.d = (struct delta_net){.n_k_heads = K_HEADS,
+                             .n_v_heads = V_HEADS,
+                             .k_dim = DIM,
+                             .v_dim = DIM,
+                             .eps = 1e-6f,
+                             .state_dtype = dtype,
+                             .state_stride = (size_t)V_HEADS * DIM * DIM * (dtype == DT_F32 ? 4 : 2)};
+    r.layer_bytes = n * r.d.state_stride;
+    int layers = (int)(POOL_BYTES / r.layer_bytes) + 2;
+    struct err e = {0};
+    size_t bytes = (size_t)layers * r.layer_bytes;
+    r.states = s->b->ops->alloc(s->b, bytes, &e);
+    if (!r.states) {
+        fprintf(stderr, "%s\n", e.msg);
+        exit(1);
+    }
+    memset(r.states, 0, bytes);
+    float *heads = random_floats(2 * V_HEADS), *qkv = random_floats(n * ROW),
+          *ab = random_floats(2 * n * V_HEADS);
+    float *out = random_floats(n * V_HEADS * DIM);
+    for (int i = 0; i < V_HEADS; i++)
+        heads[i] = -0.1f;
+    r.d.neg_exp_a = heads;
+    r.d.dt_bias = heads + V_HEADS;
+    r.d.qkv = qkv;
+    r.d.a = ab;
+    r.d.b = ab + n * V_HEADS;
+    r.d.out = out;
+    double seconds = best_of(state_step, &r, layers), gbs = 2e-9 * (double)r.layer_bytes / seconds;
+    printf("delta net, Qwen3.5-4B, %-4s  %2d sequences  %9.1f us  %6.2f GB/s %4.0f %%\n",
+           dtype == DT_F32 ? "f32" : "bf16", s->n_seqs, 1e6 * seconds, gbs, 100 * gbs / s->limits->read_gbs);
+    s->b->ops->release(s->b, r.states, bytes);
+    batch_free(&r.batch);
+    free(heads);
+    free(qkv);
+    free(ab);
+    free(out);
+}
+
 int main(int argc, char **argv)
 {
     const char *level = NULL;
     struct setting s = {.n_seqs = 1, .context = 4096};
     int threads = 2;
+    bool state = argc > 1 && !strcmp(argv[argc - 1], "--state");
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--level"))
             level = argv[i + 1];
@@ -172,7 +233,11 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("%s, %d threads: %.1f GB/s read\n", s.b->ops->name, threads, limits.read_gbs);
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+    if (state) {
+        bench_state(&s, DT_F32);
+        bench_state(&s, DT_BF16);
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0] && !state; i++)
         for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
             if (!s.type || !strcmp(s.type, types[t].name))
                 bench_attention(&s, i, t);
