@@ -328,6 +328,19 @@ int offload_max_tokens(const struct offload *o)
     return o->config.max_model_len;
 }
 
+size_t offload_limit(struct offload *o)
+{
+    struct offload_usage u;
+    offload_store_usage(o->store, &u);
+    return u.limit;
+}
+
+size_t offload_size(const struct offload *o, enum offload_kind kind, int n_tokens)
+{
+    const struct offload_file f = {.n_tokens = (size_t)n_tokens, .bytes = bytes_of(o, kind)};
+    return offload_file_size(&f);
+}
+
 struct offload *offload_open(const struct offload_config *c, struct err *e)
 {
     struct offload *o = mem_zalloc(1, sizeof *o);

@@ -39,6 +39,8 @@ struct offload_config {
 };
 
 int offload_max_tokens(const struct offload *o); /* that a slot can hold: max_model_len */
+size_t offload_limit(struct offload *o);         /* bytes on disk */
+size_t offload_size(const struct offload *o, enum offload_kind kind, int n_tokens); /* of a file */
 /* Bytes of staging memory. */
 size_t offload_staging_bytes(const struct offload_config *c);
 struct offload *offload_open(const struct offload_config *c, struct err *e);

@@ -205,11 +205,41 @@ static void list_all(struct offload_store *s, struct listing *l)
     closedir(d);
 }
 
+/* Half of what the disk has beside our files, if nobody said more: the same after each restart. */
+static uint64_t default_limit(int root, const struct listing *l)
+{
+    struct statvfs v;
+    uint64_t ours = 0;
+    if (fstatvfs(root, &v))
+        return DEFAULT_LIMIT;
+    for (size_t i = 0; i < l->n; i++)
+        ours += l->files[i].entry.size;
+    uint64_t half = ((uint64_t)v.f_bavail * v.f_frsize + ours) / 2;
+    return half < DEFAULT_LIMIT ? half : DEFAULT_LIMIT;
+}
+
+static void make_list(struct offload_store *s, size_t typical)
+{
+    s->n_entries = (size_t)(s->usage.limit / (typical ? typical : 1)) + LEAST_ENTRIES;
+    if (s->n_entries > MOST_ENTRIES)
+        s->n_entries = MOST_ENTRIES;
+    s->entries = mem_zalloc(s->n_entries, sizeof *s->entries);
+    for (size_t i = 0; i < s->n_entries; i++)
+        s->entries[i].chain = i + 1 < s->n_entries ? (int32_t)i + 1 : -1;
+    s->oldest = s->newest = -1;
+    for (s->n_buckets = 1024; s->n_buckets < s->n_entries;)
+        s->n_buckets *= 2;
+    s->buckets = mem_alloc(s->n_buckets * sizeof *s->buckets);
+    memset(s->buckets, 0xff, s->n_buckets * sizeof *s->buckets); /* -1 */
+}
+
 /* Takes in what is there, oldest first; what is too much is removed. */
-static void read_list(struct offload_store *s)
+static void read_list(struct offload_store *s, uint64_t limit, size_t typical)
 {
     struct listing l = {0};
     list_all(s, &l);
+    s->usage.limit = limit ? limit : default_limit(s->root, &l);
+    make_list(s, typical);
     if (l.n)
         qsort(l.files, l.n, sizeof *l.files, by_age);
     for (size_t i = 0; i < l.n; i++) {
@@ -220,15 +250,6 @@ static void read_list(struct offload_store *s)
             add(s, &l.files[i].entry);
     }
     free(l.files);
-}
-
-static uint64_t default_limit(int root)
-{
-    struct statvfs v;
-    if (fstatvfs(root, &v))
-        return DEFAULT_LIMIT;
-    uint64_t half = (uint64_t)v.f_bavail * v.f_frsize / 2;
-    return half < DEFAULT_LIMIT ? half : DEFAULT_LIMIT;
 }
 
 static int open_directories(struct offload_store *s, const char *path, struct err *e)
@@ -265,19 +286,7 @@ struct offload_store *offload_store_open(const char *dir, const uint64_t model[2
         offload_store_close(s);
         return NULL;
     }
-    s->usage.limit = limit ? limit : default_limit(s->root);
-    s->n_entries = (size_t)(s->usage.limit / (typical ? typical : 1)) + LEAST_ENTRIES;
-    if (s->n_entries > MOST_ENTRIES)
-        s->n_entries = MOST_ENTRIES;
-    s->entries = mem_zalloc(s->n_entries, sizeof *s->entries);
-    for (size_t i = 0; i < s->n_entries; i++)
-        s->entries[i].chain = i + 1 < s->n_entries ? (int32_t)i + 1 : -1;
-    s->oldest = s->newest = -1;
-    for (s->n_buckets = 1024; s->n_buckets < s->n_entries;)
-        s->n_buckets *= 2;
-    s->buckets = mem_alloc(s->n_buckets * sizeof *s->buckets);
-    memset(s->buckets, 0xff, s->n_buckets * sizeof *s->buckets); /* -1 */
-    read_list(s);
+    read_list(s, limit, typical);
     return s;
 }
 

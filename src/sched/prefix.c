@@ -35,8 +35,7 @@ static void forget(void *arg, int32_t block)
 {
     struct prefix_cache *c = arg;
     struct block *b = &c->pool->blocks[block];
-    prefix_spill_block(c, block, false);
-    prefix_spill_state(c, block, false);
+    prefix_spill(c, block, false);
     int32_t *link = &c->buckets[b->hash & (c->n_buckets - 1)];
     while (*link != block)
         link = &c->pool->blocks[*link].chain;

@@ -34,27 +34,33 @@ static int collect_tokens(const struct prefix_cache *c, int32_t block, int32_t *
     return n * bs;
 }
 
-/* Queues what belongs to this block and lies at `index` of the pool or the states. */
-static void spill(struct prefix_cache *c, enum offload_kind kind, int32_t block, int index, bool patient)
+/* Queues what belongs to this block and lies at `index` of the pool or the states. Returns about how many
+ * bytes of the directory it takes, whether it is new or there already. */
+static size_t spill(struct prefix_cache *c, enum offload_kind kind, int32_t block, int index, bool patient)
 {
     struct offload_slot *s = offload_begin(c->offload, kind, c->keys[block], patient);
     if (!s)
-        return;
+        return offload_size(c->offload, kind, 0);
     s->n_tokens = collect_tokens(c, block, s->tokens, offload_max_tokens(c->offload));
     memcpy(s->salt, c->pool->blocks[block].salt, sizeof s->salt);
+    size_t bytes = s->n_tokens > 0 ? offload_size(c->offload, kind, s->n_tokens) : 0;
     offload_commit(c->offload, s, s->n_tokens > 0 ? index : -1);
+    return bytes;
 }
 
-void prefix_spill_block(struct prefix_cache *c, int32_t block, bool patient)
+size_t prefix_spill(struct prefix_cache *c, int32_t block, bool patient)
 {
-    if (c->offload)
-        spill(c, OFFLOAD_KV, block, block, patient);
+    if (!c->offload)
+        return 0;
+    return spill(c, OFFLOAD_KV, block, block, patient) + prefix_spill_state(c, block, patient);
 }
 
-void prefix_spill_state(struct prefix_cache *c, int32_t block, bool patient)
+size_t prefix_spill_state(struct prefix_cache *c, int32_t block, bool patient)
 {
-    if (c->offload && c->pool->blocks[block].snapshot >= 0)
-        spill(c, OFFLOAD_STATE, block, c->first_slot + c->pool->blocks[block].snapshot, patient);
+    int32_t snapshot = c->pool->blocks[block].snapshot;
+    if (!c->offload || snapshot < 0)
+        return 0;
+    return spill(c, OFFLOAD_STATE, block, c->first_slot + snapshot, patient);
 }
 
 void prefix_spill_all(struct prefix_cache *c, double seconds)
@@ -63,13 +69,14 @@ void prefix_spill_all(struct prefix_cache *c, double seconds)
         return;
     double end = clock_now() + seconds;
     const struct block_pool *p = c->pool;
-    for (int32_t b = p->newest; b >= 0; b = p->blocks[b].older) {
+    size_t spent = 0,
+           limit = offload_limit(c->offload); /* what is older would only push out what went before */
+    for (int32_t b = p->newest; b >= 0 && spent < limit; b = p->blocks[b].older) {
         if (clock_now() > end) {
             log_warn("not all of the prefix cache was written to disk in %g s", seconds);
             return;
         }
-        prefix_spill_block(c, b, true);
-        prefix_spill_state(c, b, true);
+        spent += prefix_spill(c, b, true);
     }
 }
 

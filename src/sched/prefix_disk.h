@@ -11,10 +11,10 @@
 /* From now on what c gives up goes to `o` (not owned), which must outlive c's use. */
 void prefix_use_disk(struct prefix_cache *c, struct offload *o);
 
-/* The pool is about to give up this cached block, or the cache the snapshot after it. `patient` as in
- * offload_begin. */
-void prefix_spill_block(struct prefix_cache *c, int32_t block, bool patient);
-void prefix_spill_state(struct prefix_cache *c, int32_t block, bool patient);
+/* The pool is about to give up this cached block (and its snapshot), or the cache the snapshot alone.
+ * `patient` as in offload_begin. Both return about how many bytes of the directory that takes. */
+size_t prefix_spill(struct prefix_cache *c, int32_t block, bool patient);
+size_t prefix_spill_state(struct prefix_cache *c, int32_t block, bool patient);
 /* The end of the program: writes all that is cached, newest first, for at most `seconds`. Nothing may be in
  * use. */
 void prefix_spill_all(struct prefix_cache *c, double seconds);
