@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gnu/libc-version.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,17 +20,22 @@ static void add_number(struct hash *h, uint64_t x)
     hash_add(h, &x, sizeof x);
 }
 
-/* This very program: another build may compute other bits. */
-static void add_program(struct hash *h)
+/* This very program: another build may compute other bits. It does not change while it runs. */
+static uint64_t program[2];
+
+static void read_program(void)
 {
     char piece[65536];
     int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    struct hash h;
     ssize_t n;
+    hash_init(&h);
     while (fd >= 0 && (n = read(fd, piece, sizeof piece)) > 0)
-        hash_add(h, piece, (size_t)n);
+        hash_add(&h, piece, (size_t)n);
     if (fd >= 0)
         close(fd);
-    add_text(h, gnu_get_libc_version());
+    add_text(&h, gnu_get_libc_version());
+    hash_end(&h, program);
 }
 
 /* All that the bits of keys, values and states depend on besides salt and tokens. Not the number of threads,
@@ -39,12 +45,14 @@ static void identify(struct engine *en, const struct model_file *file, const str
 {
     const struct sluice_plan *p = engine_plan(en);
     const struct sluice_info *info = engine_info(en);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct hash h;
     uint64_t digest[2];
     model_file_digest(file, digest);
     hash_init(&h);
     hash_add(&h, digest, sizeof digest);
-    add_program(&h);
+    pthread_once(&once, read_program);
+    hash_add(&h, program, sizeof program);
     add_text(&h, info->arch);
     add_text(&h, info->backend);
     add_text(&h, backend_cpu_levels()); /* another CPU may take another way through the same level */
