@@ -2,24 +2,29 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/mem.h"
 #include "sched/prefix_disk.h"
 
 enum { GRID = 64 };
 
-static uint64_t mix(uint64_t h, uint64_t x)
+/* The product's two halves, folded: every bit of the result depends on all bits of h, x and the seed. */
+static uint64_t mix(const uint64_t *seed, uint64_t h, uint64_t x)
 {
-    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
-    return h ^ h >> 29;
+    unsigned __int128 product = (unsigned __int128)(h ^ x) * seed[1];
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static uint64_t key_hash(int32_t parent, uint32_t generation, const uint64_t *salt, const int32_t *tokens,
-                         int n)
+/* Where to look for a block. Keyed, so that nobody can write prompts that all fall into one bucket; what is
+ * found does not depend on it. */
+static uint64_t key_hash(const struct prefix_cache *c, int32_t parent, uint32_t generation,
+                         const uint64_t *salt, const int32_t *tokens)
 {
-    uint64_t h = mix(mix(0, (uint64_t)(uint32_t)parent << 32 | generation), salt[0] ^ salt[1]);
-    for (int i = 0; i < n; i++)
-        h = mix(h, (uint64_t)(uint32_t)tokens[i]);
+    uint64_t h = mix(c->seed, c->seed[0], (uint64_t)(uint32_t)parent << 32 | generation);
+    h = mix(c->seed, mix(c->seed, h, salt[0]), salt[1]);
+    for (int i = 0; i < c->pool->block_size; i++)
+        h = mix(c->seed, h + 1, (uint64_t)(uint32_t)tokens[i]);
     return h;
 }
 
@@ -57,6 +62,9 @@ void prefix_init(struct prefix_cache *c, struct block_pool *pool, bool enabled, 
     c->n_buckets = 64;
     while (c->n_buckets < (uint32_t)pool->n_blocks)
         c->n_buckets *= 2;
+    if (getrandom(c->seed, sizeof c->seed, 0) != sizeof c->seed)
+        c->seed[0] = c->seed[1] = UINT64_C(0x9e3779b97f4a7c15); /* finds as much, keeps no secret */
+    c->seed[1] |= 1;
     c->buckets = mem_alloc(c->n_buckets * sizeof *c->buckets);
     for (uint32_t i = 0; i < c->n_buckets; i++)
         c->buckets[i] = -1;
@@ -81,7 +89,7 @@ int32_t prefix_find(const struct prefix_cache *c, int32_t parent, const uint64_t
 {
     const struct block_pool *p = c->pool;
     uint32_t generation = parent >= 0 ? p->blocks[parent].generation : 0;
-    uint64_t hash = key_hash(parent, generation, salt, tokens, p->block_size);
+    uint64_t hash = key_hash(c, parent, generation, salt, tokens);
     size_t bytes = (size_t)p->block_size * sizeof *tokens;
     for (int32_t i = c->buckets[hash & (c->n_buckets - 1)]; i >= 0; i = p->blocks[i].chain) {
         const struct block *b = &p->blocks[i];
@@ -162,7 +170,7 @@ void prefix_enter(struct prefix_cache *c, int32_t block, int32_t parent, const u
     b->parent = parent;
     b->parent_generation = parent >= 0 ? p->blocks[parent].generation : 0;
     memcpy(b->salt, salt, sizeof b->salt);
-    b->hash = key_hash(parent, b->parent_generation, salt, tokens, p->block_size);
+    b->hash = key_hash(c, parent, b->parent_generation, salt, tokens);
     memcpy(c->tokens + (size_t)block * (size_t)p->block_size, tokens, (size_t)p->block_size * sizeof *tokens);
     b->chain = c->buckets[b->hash & (c->n_buckets - 1)];
     c->buckets[b->hash & (c->n_buckets - 1)] = block;

@@ -29,7 +29,8 @@ struct prefix_cache {
     struct block_pool *pool;
     int32_t *buckets; /* [n_buckets] heads of chains; a power of two */
     uint32_t n_buckets;
-    int32_t *tokens; /* [n_blocks, block_size] of cached blocks */
+    uint64_t seed[2]; /* of the hash, random at each start */
+    int32_t *tokens;  /* [n_blocks, block_size] of cached blocks */
     bool enabled, has_state;
     int grid;                   /* positions where snapshots may be: a multiple of the block size */
     int first_slot;             /* snapshot i lives in state slot first_slot + i */

@@ -345,6 +345,7 @@ static bool take_memory(struct scheduler *s, struct sluice_request *r)
     if (forked) {
         fork_take_rest(&s->forks, r, s->config.move, s->config.move_arg);
         s->stats.forked++;
+        trace_mark(s->trace, r->order, "forked", clock_now());
     }
     count_lookup(s, r, &m);
     return true;
