@@ -67,6 +67,39 @@ def test_more_answers_than_may_wait_are_refused(serve):
         assert status == 400 and reply["error"]["param"] == "n", reply
 
 
+def test_prompt_tokens_that_wait_are_bounded(serve):
+    s = serve("--max-num-seqs", 1, "--max-num-queued-tokens", 30, "--max-queue", 100)
+    first = in_background(s, LONG)
+    wait_for(s, 1, 0)
+    second = in_background(s, SHORT)
+    wait_for(s, 1, 1)
+    status, headers, body = s.request("POST", "/v1/completions", SHORT)
+    assert status == 503 and int(headers["retry-after"]) >= 1
+    assert "--max-num-queued-tokens" in json.loads(body)["error"]["message"]
+    m = s.metrics()
+    rejected = {k: v for k, v in m.items() if k.startswith("vllm:admission_rejections_total")}
+    assert sorted(rejected.values()) == [0, 1] and m["sluice:queued_tokens"] == 20
+    for t in (first, second):
+        t.join()
+        assert t.reply[0] == 200
+    assert s.post("/v1/completions", {**SHORT, "prompt": [9] * 200})[0] == 200  # long, but nobody waits
+
+
+@pytest.mark.parametrize("model", ["llama-tiny", "qwen35-tiny"])
+def test_answers_share_their_prompt(serve, model):
+    """n answers: the prompt is computed and counted once, also where only two run at a time."""
+    s = serve("--max-num-seqs", 2, "--no-enable-prefix-caching", model=ROOT / "tests/fixtures/models" / model)
+    body = {**SHORT, "prompt": [(i * 37) % 900 + 3 for i in range(150)], "temperature": 1, "return_token_ids": True}
+    _, reply = s.post("/v1/completions", {**body, "n": 5, "seed": 3})
+    assert reply["usage"]["prompt_tokens"] == 150 and reply["usage"]["completion_tokens"] == 20
+    m = s.metrics()
+    assert m["vllm:prompt_tokens_total"] == m["sluice:step_prompt_tokens_total"] == 150
+    assert m["vllm:generation_tokens_total"] == 20
+    for i, choice in enumerate(reply["choices"]):
+        _, alone = s.post("/v1/completions", {**body, "seed": 3 + i})
+        assert alone["choices"][0]["token_ids"] == choice["token_ids"]
+
+
 def test_lower_priority_numbers_go_first(serve):
     s = serve("--max-num-seqs", 1, "--scheduling-policy", "priority")
     first = in_background(s, LONG)
