@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+static const double DOUBT = 0.02;
+
 void swap_init(struct swap_space *w, int n_pages, size_t page_bytes, int state_pages, move_fn *move,
                void *arg)
 {
@@ -70,7 +72,12 @@ static void saw_copy(struct swap_space *w, size_t bytes, double seconds)
 size_t swap_out(struct swap_space *w, struct sluice_request *r, int block_size)
 {
     int pages = pages_of(w, r, block_size), blocks = pages - w->state_pages;
-    if (pages > w->n_free || !pays(w, r, pages))
+    if (pages > w->n_free)
+        return 0;
+    bool out = pays(w, r, pages);
+    if (!w->fixed) /* the way not taken is not measured: believe it a little better each time, till it is */
+        *(out ? &w->lost_share : &w->copy_rate) *= out ? 1 - DOUBT : 1 + DOUBT;
+    if (!out)
         return 0;
     double start = clock_now();
     int32_t page = w->free, last = -1;
