@@ -44,7 +44,9 @@ struct sluice_options {
                           float32), "float32", "bfloat16" (rounded after every token) */
     const char *dtype; /* "auto" (= NULL), or the type that the model's matrices have, or "float32": then auto
                           for keys and values is the same. Weights are never converted */
-    int num_kv_blocks; /* exactly so many blocks in the pool, before kv_cache_bytes; 0 = as they say */
+    const char *quantization; /* encode matrices as they are loaded: "q8_0", "q6_k", "q4_k", "q4_0" or "q4_1";
+                                 NULL = as in the file. Takes longer to load, and less memory */
+    int num_kv_blocks;        /* exactly so many blocks in the pool, before kv_cache_bytes; 0 = as they say */
     bool no_prefix_cache;     /* compute every prompt whole */
     size_t state_cache_bytes; /* budget of kept recurrent states (hybrid models); 0 = a tenth of what is left
                                  after the weights */

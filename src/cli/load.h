@@ -5,6 +5,7 @@
 
 #include "cli/options.h"
 #include "file/model_file.h"
+#include "quant/mix.h"
 #include "sluice.h"
 
 /* Entries of an option table for the fields of `struct sluice_options o` that suit every command. */
@@ -29,6 +30,13 @@
          .initial = "auto",                                                                                \
          .value = "TYPE",                                                                                  \
          .help = "type of cached keys and values; auto = float16, int8 = 8 bits and a scale a head"},      \
+        {.name = "quantization",                                                                           \
+         .alias = "q",                                                                                     \
+         .text = &(o).quantization,                                                                        \
+         .choices = MIX_NAMES,                                                                             \
+         .initial = "as in the file",                                                                      \
+         .value = "TYPE",                                                                                  \
+         .help = "encode matrices so as they are loaded, if the file has them in more bits"},              \
         {.name = "dtype",                                                                                  \
          .text = &(o).dtype,                                                                               \
          .choices = "auto|half|float16|bfloat16|float|float32",                                            \

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "engine/plan.h"
+#include "quant/mix.h"
 
 /* What one thread needs to finish rows of logits. */
 struct row_worker {
@@ -69,6 +70,14 @@ static struct engine *prepare(const struct model_file *file, const struct sluice
     struct engine *en = mem_zalloc(1, sizeof *en);
     int threads = o->threads ? o->threads : pool_cpu_count();
     unsigned flags = o->mtp ? MODEL_MTP : 0;
+    if (o->quantization) {
+        if (mix_type(o->quantization) < 0) {
+            err_set(e, ERR_INVALID, "quantization: \"%.40s\" is not one of " MIX_NAMES, o->quantization);
+            engine_free(en);
+            return NULL;
+        }
+        flags |= MODEL_QUANTIZATION(mix_type(o->quantization));
+    }
     if (!(en->b = backend_cpu(o->cpu_level, threads, e)) || dtypes_choose(file, o, types, e) ||
         !(en->m = model_open(file, en->b, flags | dtypes_model_flags(types), e)) ||
         plan_make(en->m, o, types, threads, &en->plan, e)) {

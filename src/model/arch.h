@@ -49,6 +49,7 @@ struct model {
     struct model_config config;
     const struct model_file *file; /* until loaded */
     struct backend *b;
+    int quantization;                   /* type for matrices as they are loaded; -1 = as in the file */
     bool want_mtp, has_mtp;             /* asked for; asked for and in the file */
     enum dtype state_dtype, conv_dtype; /* of recurrent states */
     void *priv;                         /* the architecture's own struct */

@@ -102,6 +102,7 @@ struct model *model_open(const struct model_file *file, struct backend *b, unsig
     *m = (struct model){.arch = arch,
                         .file = file,
                         .b = b,
+                        .quantization = (int)(flags >> 8) - 1,
                         .want_mtp = flags & MODEL_MTP,
                         .state_dtype = flags & MODEL_STATE_BF16 ? DT_BF16 : DT_F32,
                         .conv_dtype = flags & MODEL_CONV_BF16 ? DT_BF16 : DT_F32,

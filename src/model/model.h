@@ -48,6 +48,9 @@ enum model_flags {
     MODEL_STATE_BF16 = 2, /* recurrent states in bf16 instead of fp32 … */
     MODEL_CONV_BF16 = 4,  /* … and what convolutions remember */
 };
+/* A flag too: matrices are encoded in this type as they are loaded, as quant/mix.h says, unless the file has
+ * them in as few bits already. */
+#define MODEL_QUANTIZATION(dtype) ((unsigned)((dtype) + 1) << 8)
 
 /* Reads and checks the architecture, the configuration and the list of weights (names, shapes, types); loads
  * nothing. *e names what is unsupported or missing. The file must stay open until model_load returns. */

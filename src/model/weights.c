@@ -7,6 +7,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "quant/mix.h"
+#include "quant/quantize.h"
 
 /* The tensor's name in the file's world, in buf; NULL if that world has none. */
 static const char *full_name(const struct weights *w, struct weight_name name, char *buf, size_t n)
@@ -104,6 +106,51 @@ static void account(struct weights *w, size_t bytes, int64_t params)
         w->progress(w->progress_arg, w->done, w->total);
 }
 
+/* The type in which a matrix is kept. */
+static enum dtype kept_type(const struct weights *w, struct weight_name name, const struct tensor *t)
+{
+    const struct model *m = w->m;
+    if (m->quantization < 0 || !name.gguf || !dtype_info((int)t->dtype)->decodable)
+        return t->dtype;
+    char full[300];
+    snprintf(full, sizeof full, "%s%s", name.gguf[0] == '.' ? w->gguf_layer : "", name.gguf);
+    int64_t cols = t->shape[1];
+    enum dtype to = mix_choose((enum dtype)m->quantization, full, 2, cols, m->config.n_layers, t->dtype);
+    return dtype_row_bytes(to, cols) < dtype_row_bytes(t->dtype, cols) ? to : t->dtype;
+}
+
+/* Makes the matrix of a tensor in the type `to`, encoding it first where that is not its own. */
+static struct mat *make_mat(const struct weights *w, const struct tensor *t, enum dtype to,
+                            const int32_t *row_map, struct err *e)
+{
+    struct backend *b = w->m->b;
+    int64_t rows = t->shape[0], cols = t->shape[1];
+    struct mat_source src = {to, rows, cols, t->data, row_map};
+    if (to == t->dtype)
+        return b->ops->mat_create(b, &src, e);
+    struct quantize_job j = {.from = t->dtype, .to = to, .rows = rows, .cols = cols, .data = t->data};
+    struct mat *made = NULL;
+    j.out = mem_try_alloc((size_t)rows, dtype_row_bytes(to, cols));
+    j.scratch = mem_try_alloc((size_t)b->ops->threads(b), quantize_scratch_floats(cols) * sizeof(float));
+    if (!j.out || !j.scratch) {
+        err_set(e, ERR_NO_MEMORY, "no memory to encode it");
+        goto done;
+    }
+    b->ops->parallel(b, quantize_tiles, &j, quantize_tile_count(rows));
+    if (j.bad_row) {
+        err_set(e, ERR_INVALID,
+                "row %lld holds NaN or infinity, which no quantised type can: the file is damaged",
+                (long long)(j.bad_row - 1));
+        goto done;
+    }
+    src.data = j.out;
+    made = b->ops->mat_create(b, &src, e);
+done:
+    free(j.out);
+    free(j.scratch);
+    return made;
+}
+
 int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t rows, int64_t cols,
                 const int32_t *row_map, struct mat **out, struct err *e)
 {
@@ -123,10 +170,10 @@ int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t r
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor \"%s\" has type %s, which this build cannot compute with", m->file->path,
                        t->name, dtype_info(t->dtype)->name);
-    size_t bytes = m->b->ops->mat_bytes(t->dtype, rows, cols);
+    enum dtype kept = kept_type(w, name, t);
+    size_t bytes = m->b->ops->mat_bytes(kept, rows, cols);
     if (w->load) {
-        struct mat_source src = {t->dtype, rows, cols, t->data, row_map};
-        *out = m->b->ops->mat_create(m->b, &src, e);
+        *out = make_mat(w, t, kept, row_map, e);
         if (!*out)
             return err_prefix(e, "%s: tensor \"%s\"", m->file->path, t->name);
         if (m->n_mats == m->cap_mats) {
