@@ -47,6 +47,9 @@ struct answer_writer {
     /* the last events of a stream; with g->error.status they say what went wrong */
     void (*end)(struct generation *g, struct str *out);
     void (*body)(struct generation *g, struct str *out); /* the whole answer, not streamed */
+    /* what the client of a request in the background gets at once; its body() keeps the answer, or the error
+     */
+    void (*accepted)(struct generation *g, struct str *out);
 };
 extern const struct answer_writer chat_writer, completion_writer;
 

@@ -49,6 +49,7 @@ struct api_request {
     const struct answer_writer *writer; /* NULL: by kind */
     void *told;                         /* the writer's own, from the request on */
     void (*told_free)(void *told);
+    bool background; /* the client does not wait: it gets writer->accepted, and asks again */
     char *id;        /* "chatcmpl-…" or "cmpl-…" */
     int64_t created; /* seconds since the epoch */
     bool stream, include_usage, continuous_usage;

@@ -20,7 +20,8 @@ struct responses {
     struct str
         conversation; /* where it is stored: the messages so far, "[{…},{…}" without the last bracket */
     bool stored;
-    uint64_t id; /* names its items */
+    bool cancelled; /* in the background, by responses_cancel */
+    uint64_t id;    /* names its items */
 
     /* a stream, so far */
     int sequence;     /* of the next event */
@@ -35,6 +36,9 @@ struct api_request *responses_read(const struct api_model *m, const json_t *body
 /* Answers POST /v1/responses/input_tokens: what the prompt of such a body would hold. */
 int responses_count_tokens(const struct api_model *m, const json_t *body, struct str *out,
                            struct api_error *e);
+
+/* Cancels an answer that is made in the background, and writes what it is from now on. */
+void responses_cancel(struct generation *g, struct str *out);
 
 extern const struct answer_writer responses_writer;
 

@@ -112,6 +112,8 @@ static const char *status_of(const struct generation *g)
     const char *finish = g->choices[0].finish;
     if (g->error.status)
         return "failed";
+    if (told(g)->cancelled)
+        return "cancelled";
     if (!finish)
         return "in_progress";
     if (strcmp(finish, "length") == 0)
@@ -174,9 +176,16 @@ static void write_response(const struct generation *g, const struct parts *p, st
 static void store(const struct generation *g, const struct parts *p, const struct str *body)
 {
     struct responses *s = told(g);
-    if (!s->stored || g->error.status)
-        return;
     struct str *to = &s->conversation;
+    if (!s->stored)
+        return;
+    s->stored = false;
+    if (g->error.status) { /* nothing can go on from it, but whoever waits for it must see it */
+        str_clear(to);
+        if (g->request->background)
+            response_store_put(g->model->responses, g->request->id, to, body);
+        return;
+    }
     str_adds(to,
              to->len > 1 ? ",{\"role\":\"assistant\",\"content\":" : "{\"role\":\"assistant\",\"content\":");
     json_write_string(to, str_text(&p->content), p->content.len);
@@ -194,7 +203,6 @@ static void store(const struct generation *g, const struct parts *p, const struc
     }
     str_adds(to, p->n_calls ? "]}]" : "}]");
     response_store_put(g->model->responses, g->request->id, to, body);
-    s->stored = false;
 }
 
 static void responses_body(struct generation *g, struct str *out)
@@ -204,6 +212,23 @@ static void responses_body(struct generation *g, struct str *out)
     store(g, &g->choices[0].parts, &body);
     str_add(out, str_text(&body), body.len);
     str_free(&body);
+}
+
+/* The response without its answer, kept for those who ask for it. Nothing can go on from it yet. */
+static void responses_accepted(struct generation *g, struct str *out)
+{
+    struct str body = {0}, none = {0};
+    write_response(g, NULL, &body);
+    response_store_put(g->model->responses, g->request->id, &none, &body);
+    str_add(out, body.data, body.len);
+    str_free(&body);
+}
+
+void responses_cancel(struct generation *g, struct str *out)
+{
+    told(g)->cancelled = true;
+    generation_cancel(g);
+    responses_accepted(g, out);
 }
 
 /* --- the stream ------------------------------------------------------------------------------------ */
@@ -403,4 +428,5 @@ const struct answer_writer responses_writer = {
     .event = responses_event,
     .end = responses_end,
     .body = responses_body,
+    .accepted = responses_accepted,
 };

@@ -352,23 +352,28 @@ static int read_truncation(const struct api_model *m, const json_t *body, json_t
 }
 
 /* Fields that would change the answer, and that need what this server has not. */
-static int refuse_unserved(const json_t *body, struct api_error *e)
+static int refuse_unserved(const struct api_model *m, const json_t *body, struct api_error *e)
 {
     static const struct {
         const char *field, *why;
     } unserved[] = {{"prompt", "this server keeps no prompt templates"},
                     {"conversation", "this server keeps no conversations"}};
-    bool background = false;
+    bool background = false, stream = false, store = true;
     for (size_t i = 0; i < sizeof unserved / sizeof *unserved; i++) {
         const json_t *v = json_object_get(body, unserved[i].field);
         if (v && !json_is_null(v))
             return place_refuse(e, NULL, unserved[i].field, v, unserved[i].why);
     }
-    if (field_bool(body, "background", &background, e) < 0)
+    if (field_bool(body, "background", &background, e) < 0 || field_bool(body, "stream", &stream, e) < 0 ||
+        field_bool(body, "store", &store, e) < 0)
         return -1;
-    if (background)
+    if (background && (!m->responses || !store))
         return place_refuse(e, NULL, "background", json_object_get(body, "background"),
-                            "this server answers while the client waits; leave it out");
+                            "an answer in the background must be stored: it needs --responses-store-bytes, "
+                            "and store must not be false");
+    if (background && stream)
+        return place_refuse(e, NULL, "background", json_object_get(body, "background"),
+                            "an answer in the background cannot be streamed: leave out stream");
     return 0;
 }
 
@@ -379,7 +384,7 @@ static json_t *translate(const struct api_model *m, const json_t *body, struct a
     struct conversation c = {0};
     json_t *chat = json_object();
     translate_common(body, chat);
-    if (refuse_unserved(body, e) || read_conversation(&c, m, body, e) || read_tools(body, chat, e) ||
+    if (refuse_unserved(m, body, e) || read_conversation(&c, m, body, e) || read_tools(body, chat, e) ||
         read_format(body, chat, e) || read_logprobs(body, chat, e) || read_truncation(m, body, chat, e) ||
         place_get(body, NULL, "metadata", JSON_OBJECT, &ignored, e) < 0 ||
         place_get(body, NULL, "stream_options", JSON_OBJECT, &ignored, e) < 0)
@@ -445,7 +450,8 @@ static void write_echo(struct responses *s, const struct api_model *m, const jso
     echo(s, body, "top_logprobs", "0");
     echo(s, body, "truncation", "\"disabled\"");
     echo(s, body, "user", "null");
-    str_addf(&s->echo, ",\"background\":false,\"store\":%s", s->stored ? "true" : "false");
+    echo(s, body, "background", "false");
+    str_addf(&s->echo, ",\"store\":%s", s->stored ? "true" : "false");
 }
 
 static void told_free(void *told)
@@ -460,8 +466,8 @@ static void told_free(void *told)
 struct api_request *responses_read(const struct api_model *m, const json_t *body, const char *request_id,
                                    bool id_is_header, struct api_error *e)
 {
-    bool store = true;
-    if (field_bool(body, "store", &store, e) < 0)
+    bool store = true, background = false;
+    if (field_bool(body, "store", &store, e) < 0 || field_bool(body, "background", &background, e) < 0)
         return NULL;
     json_t *chat = translate(m, body, e);
     if (!chat)
@@ -486,6 +492,7 @@ struct api_request *responses_read(const struct api_model *m, const json_t *body
     json_decref(chat);
     translate_id(r, "resp_");
     r->writer = &responses_writer;
+    r->background = background;
     r->told = s;
     r->told_free = told_free;
     return r;

@@ -27,7 +27,7 @@ struct server {
     struct http *http;
     struct workers *workers;
     struct task *tasks; /* all requests with a body that are not answered */
-    int n_tasks;
+    int n_tasks, n_background;
 
     /* other threads' way in: set something, then write to wake_fd */
     int wake_fd;
@@ -54,6 +54,7 @@ struct task {
     const struct route *route;
     struct http_exchange *x; /* NULL once the client is gone; the loop's thread only */
     _Atomic bool abandoned;  /* the same for the worker: what it does is for nothing */
+    bool background;         /* its client has been answered, and is gone */
     bool live;               /* its generation is in the loop's hands; the loop's thread only */
     const struct api_model *model;
     char *body; /* [body_len] */
@@ -91,7 +92,9 @@ void task_start(struct server *s, const struct route *r, struct http_exchange *x
 /* Looks at everything that workers and engine may have finished. */
 void tasks_advance(struct server *s);
 void tasks_keep_alive(struct server *s); /* a comment into each stream that has been silent */
-void tasks_abort(struct server *s);      /* cancels all generations; their answers end as aborted */
-void tasks_free(struct server *s);       /* after the workers stopped */
+/* The answer of this id that is made in the background, or NULL. */
+struct generation *tasks_find_background(struct server *s, const char *id);
+void tasks_abort(struct server *s); /* cancels all generations; their answers end as aborted */
+void tasks_free(struct server *s);  /* after the workers stopped */
 
 #endif

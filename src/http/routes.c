@@ -282,8 +282,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* GET /v1/responses/{id}, and POST /v1/responses/{id}/cancel: what is kept has been answered, so there is
- * nothing left to cancel. */
+/* GET /v1/responses/{id}, and POST /v1/responses/{id}/cancel, which is for answers made in the background. */
 static void response(struct server *s, const struct route *r, struct http_exchange *x)
 {
     static const char cancel[] = "/cancel";
@@ -298,7 +297,11 @@ static void response(struct server *s, const struct route *r, struct http_exchan
     }
     if (post)
         id[strlen(id) - strlen(cancel)] = '\0';
-    if (!response_store_body(s->model->responses, id, &body))
+    struct generation *running = post ? tasks_find_background(s, id) : NULL;
+    e.status = 0;
+    if (running)
+        responses_cancel(running, &body);
+    else if (!response_store_body(s->model->responses, id, &body))
         api_fail(&e, 404, "NotFoundError", "response_id", "the response \"%.100s\" is not stored%s", id,
                  s->model->responses ? " (any more)"
                                      : ": this server keeps no responses unless it is started with "
@@ -308,8 +311,6 @@ static void response(struct server *s, const struct route *r, struct http_exchan
                  "the response \"%.100s\" is complete: only one that is made in the background can be "
                  "cancelled",
                  id);
-    else
-        e.status = 0;
     if (e.status)
         reply_error(s, x, r, NULL, &e);
     else

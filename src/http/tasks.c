@@ -23,6 +23,7 @@ static void task_free(struct task *t)
     if (t->next)
         t->next->prev = t->prev;
     s->n_tasks--;
+    s->n_background -= t->background;
     generation_free(t->generation);
     str_free(&t->reply);
     free(t->body);
@@ -234,6 +235,17 @@ static void advance(struct server *s, struct task *t)
     struct http_exchange *x = t->x;
     struct str out = {0};
     bool done = generation_advance(g, &observer, &out);
+    if (t->background) {
+        if (done) {
+            if (g->error.status)
+                g->writer->body(g, &out); /* keeps it; advance has kept an answer */
+            record(s, t);
+            log_texts(s, t);
+            task_free(t);
+        }
+        str_free(&out);
+        return;
+    }
     if (g->request->stream) {
         if (out.len > 0)
             t->sent = clock_now();
@@ -265,6 +277,28 @@ static void advance(struct server *s, struct task *t)
     str_free(&out);
 }
 
+/* The client of an answer in the background is told so, and waited for no longer. */
+static void accept_background(struct server *s, struct task *t)
+{
+    struct http_exchange *x = t->x;
+    struct str body = {0};
+    t->x = NULL;
+    t->background = true;
+    s->n_background++;
+    t->generation->writer->accepted(t->generation, &body);
+    x->gone = NULL;
+    reply_json(s, x, t->route, t, 200, NULL, &body);
+    str_free(&body);
+}
+
+struct generation *tasks_find_background(struct server *s, const char *id)
+{
+    for (struct task *t = s->tasks; t; t = t->next)
+        if (t->background && strcmp(t->generation->request->id, id) == 0)
+            return t->generation;
+    return NULL;
+}
+
 /* A worker is done with a task. */
 static void settle(struct server *s, struct task *t)
 {
@@ -274,10 +308,20 @@ static void settle(struct server *s, struct task *t)
         task_free(t);
         return;
     }
+    /* no connection bounds these: as many as there may be connections */
+    if (t->generation && t->generation->request->background &&
+        s->n_background >= s->options.max_connections) {
+        generation_free(t->generation);
+        t->generation = NULL;
+        api_fail(&t->error, 503, "Service Unavailable", NULL,
+                 "%d answers are made in the background already: try again later", s->n_background);
+    }
     if (t->generation) {
         t->live = true;
         if (s->aborted) /* it came out of the worker too late */
             generation_cancel(t->generation);
+        if (t->generation->request->background)
+            accept_background(s, t);
         if (t->generation->request->stream) {
             char headers[300];
             snprintf(headers, sizeof headers, "Cache-Control: no-cache\r\n%s%s%s",

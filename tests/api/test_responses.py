@@ -1,5 +1,6 @@
 """POST /v1/responses: the openai SDK, the order of a stream's events, what it adds up to, bodies of every wrong kind."""
 import json
+import time
 
 import openai
 import pytest
@@ -285,6 +286,34 @@ def test_stored(keeping):
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)
     assert client.responses.retrieve(last.id).id == last.id
+
+
+def test_background(keeping):
+    client = keeping.client()
+    long = {"model": "tiny", "input": "Hello", "background": True, "extra_body": {"ignore_eos": True}}
+    r = client.responses.create(**long, max_output_tokens=5, temperature=0)
+    assert r.status == "in_progress" and r.background is True and r.output == []
+    end = time.monotonic() + 60
+    while (done := client.responses.retrieve(r.id)).status == "in_progress":
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    waited = client.responses.create(model="tiny", input="Hello", max_output_tokens=5, temperature=0,
+                                     extra_body={"ignore_eos": True})
+    assert done.status == "incomplete" and done.output_text == waited.output_text and done.usage.output_tokens == 5
+    assert client.responses.create(model="tiny", input="And?", previous_response_id=r.id, max_output_tokens=1).output
+    # one that goes on: nothing can go on from it, and it can be cancelled
+    r = client.responses.create(**long, max_output_tokens=1900)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="tiny", input="And?", previous_response_id=r.id)
+    assert client.responses.cancel(r.id).status == "cancelled"
+    keeping.wait_idle()
+    assert client.responses.retrieve(r.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError):
+        client.responses.cancel(r.id)
+    for wrong in ({"store": False}, {"stream": True}):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.responses.create(**long, **wrong)
+        assert e.value.param == "background"
 
 
 USER = {"role": "user", "content": "x"}
