@@ -20,7 +20,7 @@
 #include "quant/quantize.h"
 
 #define SLAB_BYTES ((size_t)32 << 20) /* encoded at a time, about */
-#define DAMPING    0.01f              /* of the mean diagonal: inputs not seen in the text exist too */
+#define DAMPING    0.01f              /* inputs not seen in the text exist too */
 
 static volatile sig_atomic_t interrupted;
 
@@ -228,10 +228,9 @@ int cmd_quantize(int argc, char **argv)
     const char *in = NULL, *out = NULL, *type = NULL, *imatrix = NULL;
     int threads = 0;
     struct calibrate_options calibrating = {.context = 512, .chunks = 32};
-    const struct option_positional words[] = {
-        {"IN", &in, true, "a .gguf file or a Hugging Face directory, best in 16 bits"},
-        {"OUT", &out, true, "the .gguf file to write"},
-        {0}};
+    const struct option_positional words[] = {{"IN", &in, true, "a .gguf file, best in 16 bits"},
+                                              {"OUT", &out, true, "the .gguf file to write"},
+                                              {0}};
     const struct option_spec options[] = {
         {.name = "type",
          .text = &type,
@@ -287,6 +286,14 @@ int cmd_quantize(int argc, char **argv)
     if (!file)
         goto done;
     q.file = file;
+    if (file->kind != MODEL_FILE_GGUF) {
+        err_set(&e, ERR_UNSUPPORTED,
+                "%s is a Hugging Face directory, which is not yet written as GGUF: --quantization of serve, "
+                "run and "
+                "bench encodes it as it is loaded",
+                in);
+        goto done;
+    }
     int64_t layers = 0;
     char key[128];
     const char *arch = gguf_str(file->gguf, "general.architecture", NULL);

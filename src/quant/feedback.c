@@ -242,6 +242,7 @@ static bool factor(float *u, int64_t w, struct pool *pool)
 /* G = H turned about, so that H = R Rᵀ with an upper R is the usual G = UᵀU. */
 static bool factor_block(float *h, float *cost, int64_t w, struct pool *pool, float damping)
 {
+    const float LEAST = 1e-3f; /* of the mean: for columns that saw next to nothing */
     float *u = mem_map((size_t)w * (size_t)w * sizeof *u);
     bool done = false;
     double mean = 0;
@@ -252,7 +253,7 @@ static bool factor_block(float *h, float *cost, int64_t w, struct pool *pool, fl
             for (int64_t k = i; k < w; k++)
                 u[(w - 1 - k) * w + (w - 1 - i)] = h[i * w + k];
         for (int64_t i = 0; i < w; i++)
-            u[i * w + i] += (float)(mean * (double)damping);
+            u[i * w + i] += damping * (u[i * w + i] + LEAST * (float)mean);
         done = factor(u, w, pool);
     }
     for (int64_t j = 0; done && j < w; j++) {

@@ -40,8 +40,10 @@ void feedback_free(struct error_feedback *f);
 void feedback_add(struct error_feedback *f, struct pool *pool, const float *x, int64_t n);
 /* importance [cols] = mean square of each column's input. Before feedback_factor. */
 void feedback_importance(const struct error_feedback *f, float *importance);
-/* Factors H, with `damping` of its mean diagonal added to the diagonal. False if that does not make it
- * positive definite (no inputs, or all zero): then importance is all there is. */
+/* Factors H, each column's diagonal made larger by a share `damping` of itself: inputs differ from those that
+ * were seen, each in its own measure (a few columns are often a hundred times as large as the others, so a
+ * share of the mean would drown these). False if that does not make it positive definite (no inputs, or all
+ * zero): then importance is all there is. */
 bool feedback_factor(struct error_feedback *f, struct pool *pool, float damping);
 
 static inline const float *feedback_block(const struct error_feedback *f, int64_t begin)
