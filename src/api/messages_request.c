@@ -381,6 +381,19 @@ static int read_stop_sequences(const json_t *body, json_t *chat, struct api_erro
     return 0;
 }
 
+/* In this protocol an answer goes on from a last message that is the assistant's. */
+static void continue_last(const json_t *messages, json_t *chat)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    const char *text = json_string_value(prompt_last_text(messages));
+    bool blank = !text || text[strspn(text, " \t\r\n\v\f")] == '\0';
+    if (strcmp(role, "assistant") != 0 || json_object_get(last, "tool_calls") || blank)
+        return;
+    json_object_set_new(chat, "continue_final_message", json_true());
+    json_object_set_new(chat, "add_generation_prompt", json_false());
+}
+
 /* The body told as a chat request, a new reference; NULL and *e. `counting`: nothing will be generated. */
 static json_t *translate(const struct api_model *m, const json_t *body, bool counting, struct api_error *e)
 {
@@ -405,6 +418,7 @@ static json_t *translate(const struct api_model *m, const json_t *body, bool cou
         read_stop_sequences(body, chat, e) || place_get(body, NULL, "metadata", JSON_OBJECT, &ignored, e) < 0)
         goto fail;
     json_object_set(chat, "messages", c.messages);
+    continue_last(c.messages, chat);
     conversation_free(&c);
     return chat;
 fail:

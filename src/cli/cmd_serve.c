@@ -103,7 +103,7 @@ int cmd_serve(int argc, char **argv)
          .max = 1e12,
          .initial = "0 = none; 256 MiB with SLUICE_ENABLE_RESPONSES_API_STORE=1",
          .value = "N",
-         .help = "answers of /v1/responses kept in memory, for previous_response_id and GET"},
+         .help = "answers of /v1/responses kept in memory, for previous_response_id, background and GET"},
         {.group = "Limits"},
         {.name = "max-body-bytes",
          .big = &max_body,

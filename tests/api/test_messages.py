@@ -274,6 +274,18 @@ def test_blocks_of_the_input(qwen):
     assert qwen.post("/v1/messages/count_tokens", moved) == (200, {"input_tokens": expected})
 
 
+def test_going_on_from_the_assistant(server):
+    """A last message of the assistant is the beginning of the answer."""
+    turn = [*HELLO, {"role": "assistant", "content": "Once upon"}]
+    chat = {"messages": turn, "continue_final_message": True, "add_generation_prompt": False}
+    count = server.post("/v1/messages/count_tokens", {"model": "tiny", "messages": turn})[1]["input_tokens"]
+    assert count == server.post("/tokenize", chat)[1]["count"]
+    reply = check_stream(server, messages=turn, temperature=0, ignore_eos=True)
+    expected = server.post("/v1/chat/completions", {**chat, "max_tokens": 8, "temperature": 0, "ignore_eos": True})[1]
+    assert reply["content"][0]["text"] == expected["choices"][0]["message"]["content"]
+    assert post(server, messages=[*HELLO, {"role": "assistant", "content": " "}])[0] == 200
+
+
 def error(status, reply):
     assert reply["type"] == "error" and set(reply["error"]) == {"type", "message"}
     return status, reply["error"]["type"]
