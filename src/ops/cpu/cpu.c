@@ -4,6 +4,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 #include <float.h>
 #include <math.h>
@@ -33,6 +36,13 @@ static bool has_avx512(void)
 }
 #endif
 
+#if defined(__aarch64__)
+static bool has_neon(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+#endif
+
 /* Best first. */
 static const struct level {
     const char *name;
@@ -43,6 +53,9 @@ static const struct level {
 #if defined(__x86_64__)
     {"avx512", &cpu_ops_avx512, &cpu_peak_avx512, has_avx512},
     {"avx2", &cpu_ops_avx2, &cpu_peak_avx2, has_avx2},
+#endif
+#if defined(__aarch64__)
+    {"neon", &cpu_ops_neon, &cpu_peak_neon, has_neon},
 #endif
     {"reference", &cpu_ops_reference, &cpu_peak_reference, has_reference},
 };

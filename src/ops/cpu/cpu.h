@@ -134,6 +134,9 @@ extern const struct cpu_peak cpu_peak_reference;
 #if defined(__x86_64__)
 extern const struct backend_ops cpu_ops_avx2, cpu_ops_avx512;
 extern const struct cpu_peak cpu_peak_avx2, cpu_peak_avx512;
+#elif defined(__aarch64__)
+extern const struct backend_ops cpu_ops_neon;
+extern const struct cpu_peak cpu_peak_neon;
 #endif
 
 /* The loops that measure the limits of the level whose operations are ops. */

@@ -64,8 +64,8 @@ static void locate(const struct item *it, int p0, int n, size_t *keys, size_t *v
     for (int i = 0; i < n; block++, slot = 0) {
         size_t at = kv_offset(c, it->seq->kv_blocks[block], layer, 0, it->kv_head);
         if (c->dtype == DT_I8) { /* the chunk after this one will want them */
-            _mm_prefetch(kv_scales(c, at) + (size_t)slot * sizeof(float), _MM_HINT_T0);
-            _mm_prefetch(kv_scales(c, at + plane) + (size_t)slot * sizeof(float), _MM_HINT_T0);
+            prefetch(kv_scales(c, at) + (size_t)slot * sizeof(float));
+            prefetch(kv_scales(c, at + plane) + (size_t)slot * sizeof(float));
         }
         for (; i < n && slot < c->block_size; i++, slot++) {
             keys[i] = at + (size_t)slot * (size_t)c->head_dim;
@@ -96,8 +96,8 @@ static void ask_for(const struct kv_cache *c, const size_t *keys, const size_t *
     const char *data = c->data;
     for (int i = 0; i < n; i++) {
         for (size_t at = 0; at < bytes; at += 64) {
-            _mm_prefetch(data + keys[i] * size + at, _MM_HINT_T1);
-            _mm_prefetch(data + values[i] * size + at, _MM_HINT_T1);
+            prefetch_far(data + keys[i] * size + at);
+            prefetch_far(data + values[i] * size + at);
         }
     }
 }

@@ -11,10 +11,11 @@
 
 #include <math.h>
 
-#define GROUP     (P == 16 ? 8 : 4) /* rows that share a pass over a chunk's keys: by the registers there are */
-#define WIDE      (P == 16 ? 4 : 2) /* vectors of values that are summed at a time: the same */
-#define MAX_CHUNK (4 * P)           /* positions */
-#define KEY_TILE  16                /* dimensions of 8-bit keys that are transposed together */
+#define GROUP \
+    (REGISTERS == 32 ? 8 : 4) /* rows that share a pass over a chunk's keys: by the registers there are */
+#define WIDE      (REGISTERS == 32 ? 4 : 2) /* vectors of values that are summed at a time: the same */
+#define MAX_CHUNK (4 * P)                   /* positions */
+#define KEY_TILE  16                        /* dimensions of 8-bit keys that are transposed together */
 
 struct row {
     const float *q;      /* [head_dim] */
@@ -328,7 +329,7 @@ static void attend_rows(struct row *rows, int n, const struct chunk *c)
     case n:                               \
         score_rows(rows, n, c, v, score); \
         break;
-#if P == 16
+#if REGISTERS == 32
             ROWS(8)
             ROWS(7)
             ROWS(6)

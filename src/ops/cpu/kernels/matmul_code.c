@@ -148,7 +148,7 @@ INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const 
                                shift);
             UNROLL for (int p = 0; p < np; p++) sum[p][t] = start;
         }
-#if !defined(__AVX512F__)
+#if !defined(DOT4_CODES)
         vi part[2][CODE_TILE]; /* 16-bit sums of as many products as cannot overflow */
         const int run = pf_bits(f) == 4 ? groups : pf_bits(f) == 5 ? 4 : pf_bits(f) == 6 ? 2 : 1;
         const vi ones = _mm256_set1_epi16(1);
@@ -164,7 +164,7 @@ INLINE void block_dot(enum panel_format f, bool expanded, int np, int nt, const 
                 vi x = vi_set1(x4);
                 UNROLL for (int p = 0; p < np; p++)
                 {
-#if defined(__AVX512F__)
+#if defined(DOT4_CODES)
                     sum[p][t] = vi_dot4(sum[p][t], w[p], x);
 #else
                     vi product = pf_bits(f) == 8
@@ -204,7 +204,7 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
     for (int64_t i = 0; i < n_blocks; i += group_blocks, w += 2 * group_bytes) {
         for (int n = 0; n < group_blocks; n++, qx += QX_BLOCK * nt) {
             for (int64_t line = 0; line < ahead.lines; line++, ahead.at += 64)
-                _mm_prefetch((const char *)ahead.at, _MM_HINT_T0);
+                prefetch(ahead.at);
             struct block b[2];
             UNROLL for (int p = 0; p < np; p++) block_open(f, expanded, w + p * group_bytes, n, &b[p]);
             block_dot(f, expanded, np, nt, b, qx, acc);
@@ -215,7 +215,7 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
 }
 
 /* With few registers (AVX2) wide tiles take one half after the other. */
-#define HALVES_AT_ONCE(width) (P == 16 || (width) <= 2 ? 2 : 1)
+#define HALVES_AT_ONCE(width) (REGISTERS == 32 || (width) <= 2 ? 2 : 1)
 
 #define KERNEL(f, expanded, width)                                                                           \
     static void f##_##expanded##_##width(const uint8_t *w, int64_t n_blocks, const uint8_t *qx, float *sums, \
@@ -228,7 +228,7 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
             code_tile(f, expanded, 1, width, w + half, n_blocks, qx, sums + (width)*P, nothing);             \
     }
 /* Tokens are cut evenly into tiles, so that the many that expansion is for are never narrower than these. */
-#if P == 16
+#if REGISTERS == 32
 #define PACKED(f) \
     KERNEL(f, 0, 1) KERNEL(f, 0, 2) KERNEL(f, 0, 3) KERNEL(f, 0, 4) KERNEL(f, 0, 5) KERNEL(f, 0, 6)
 #define PACKED_ROW(f)                                        \
@@ -259,9 +259,10 @@ PACKED(PF_Q4_1)
 PACKED(PF_IQ4_NL)
 PACKED(PF_CODE16)
 PACKED(PF_Q5_0)
-EXPANDED(PF_Q5_0) PACKED(PF_Q5_1) EXPANDED(PF_Q5_1) PACKED(PF_Q4_K) EXPANDED(PF_Q4_K) PACKED(PF_Q5_K)
-    EXPANDED(PF_Q5_K) PACKED(PF_Q6_K) EXPANDED(PF_Q6_K) PACKED(PF_Q2_K) EXPANDED(PF_Q2_K) PACKED(PF_Q3_K)
-        EXPANDED(PF_Q3_K) PACKED(PF_IQ4_XS) EXPANDED(PF_IQ4_XS)
+EXPANDED(PF_Q5_0)
+PACKED(PF_Q5_1) EXPANDED(PF_Q5_1) PACKED(PF_Q4_K) EXPANDED(PF_Q4_K) PACKED(PF_Q5_K) EXPANDED(PF_Q5_K)
+    PACKED(PF_Q6_K) EXPANDED(PF_Q6_K) PACKED(PF_Q2_K) EXPANDED(PF_Q2_K) PACKED(PF_Q3_K) EXPANDED(PF_Q3_K)
+        PACKED(PF_IQ4_XS) EXPANDED(PF_IQ4_XS)
 
             code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
 {

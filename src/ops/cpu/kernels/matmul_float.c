@@ -31,8 +31,7 @@ INLINE void float_tile(enum panel_format f, int np, int nt, const uint8_t *const
     for (int64_t k = 0; k < cols; k += 2) {
         UNROLL for (int p = 0; p < np; p++)
         {
-            UNROLL for (int line = 0; line < n_steps * 2 * V; line += 64)
-                _mm_prefetch((const char *)at[p] + AHEAD + line, _MM_HINT_T0);
+            UNROLL for (int line = 0; line < n_steps * 2 * V; line += 64) prefetch(at[p] + AHEAD + line);
             UNROLL for (int h = 0; h < 2; h++)
             {
                 if (f == PF_BF16) {
@@ -67,7 +66,7 @@ INLINE void float_tile(enum panel_format f, int np, int nt, const uint8_t *const
     {                                                                                                 \
         float_tile(f, (width) == 1 ? 2 : 1, width, panels, x, cols, sums);                            \
     }
-#if P == 16
+#if REGISTERS == 32
 #define KERNELS_WIDE(f) \
     KERNEL(f, 5) KERNEL(f, 6) KERNEL(f, 7) KERNEL(f, 8) KERNEL(f, 9) KERNEL(f, 10) KERNEL(f, 11) KERNEL(f, 12)
 #define ROW(f)                                                                                \

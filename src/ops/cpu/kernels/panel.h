@@ -115,8 +115,8 @@ INLINE int pf_bits(enum panel_format f)
         return 4;
     }
 }
-/* 8-bit codes are signed where the dot product has no unsigned 8-bit form that cannot overflow (AVX2), and
- * have 128 added where it has one (VNNI). */
+/* 8-bit codes are signed where the dot product has no unsigned 8-bit form that cannot overflow (AVX2, NEON),
+ * and have 128 added where it has one (VNNI). */
 #if defined(__AVX512F__)
 #define CODE8_SHIFT 7
 #define CODE8_FLIP  0x80
@@ -193,7 +193,7 @@ struct ahead {
     const uint8_t *at;
     int64_t lines;
 };
-#define CODE_TILE (P == 16 ? 6 : 4) /* widest tile of tokens */
+#define CODE_TILE (REGISTERS == 32 ? 6 : 4) /* widest tile of tokens */
 typedef void code_kernel(const uint8_t *w, int64_t n_blocks, const uint8_t *qx, float *sums,
                          struct ahead ahead);
 code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width);
@@ -202,7 +202,7 @@ void LEVEL_NAME(cpu_quantize_tile)(const float *x, int64_t cols, int64_t n_block
 
 /* matmul_float.c. A kernel takes a panel (two of them when width is 1) times a tile of tokens; sums is
  * [panel] [2 halves][width] vectors. x rows are `cols` apart. */
-#define FLOAT_TILE (P == 16 ? 12 : 4) /* by the registers there are */
+#define FLOAT_TILE (REGISTERS == 32 ? 12 : 4) /* by the registers there are */
 typedef void float_kernel(const uint8_t *const panels[], const float *x, int64_t cols, float *sums);
 float_kernel *LEVEL_NAME(cpu_float_kernel)(enum panel_format f, int width);
 

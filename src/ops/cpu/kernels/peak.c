@@ -6,7 +6,8 @@
 #include "ops/cpu/cpu.h"
 
 #define UNROLL_CHAINS _Pragma("GCC unroll 32")
-#define CHAINS        (P == 16 ? 24 : 12) /* more than latency times throughput, fewer than the registers */
+#define CHAINS        (REGISTERS == 32 ? 24 : 12) /* more than latency times throughput, fewer than the registers \
+                                                   */
 
 /* Asks for memory as far ahead as the kernels do: without that, less comes. */
 static float read_memory(const void *p, size_t bytes)
@@ -14,8 +15,7 @@ static float read_memory(const void *p, size_t bytes)
     vi sum[4] = {vi_zero(), vi_zero(), vi_zero(), vi_zero()};
     const uint8_t *at = p;
     for (size_t i = 0; i < bytes; i += 4 * V) {
-        UNROLL_CHAINS for (int line = 0; line < 4 * V; line += 64)
-            _mm_prefetch((const char *)at + i + 6144 + line, _MM_HINT_T0);
+        UNROLL_CHAINS for (int line = 0; line < 4 * V; line += 64) prefetch(at + i + 6144 + line);
         UNROLL_CHAINS for (int n = 0; n < 4; n++) sum[n] = vi_or(sum[n], vi_load(at + i + (size_t)n * V));
     }
     return (float)vi_hsum(vi_or(vi_or(sum[0], sum[1]), vi_or(sum[2], sum[3])));
@@ -41,7 +41,7 @@ static float multiply_int8(int64_t rounds)
     for (int64_t r = 0; r < rounds; r++) {
         UNROLL_CHAINS for (int i = 0; i < CHAINS; i++)
         {
-#if defined(__AVX512F__)
+#if defined(DOT4_CODES)
             acc[i] = vi_dot4(acc[i], x, x);
 #else
             acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(acc[i], x));
