@@ -54,16 +54,6 @@ struct served_model {
         {.name = "exclude-tools-when-tool-choice-none",                                         \
          .flag = &(m).api.exclude_tools_when_none,                                              \
          .help = "tool_choice none keeps the tools out of the prompt too"},                     \
-        {.name = "stream-interval",                                                             \
-         .num = &(m).api.stream_interval,                                                       \
-         .min = 1,                                                                              \
-         .max = 1e9,                                                                            \
-         .initial = "1",                                                                        \
-         .value = "N",                                                                          \
-         .help = "tokens an event of a stream, at least; the first and the last never wait"},   \
-        {.name = "enable-force-include-usage",                                                  \
-         .flag = &(m).api.force_usage,                                                          \
-         .help = "streams tell their usage in every event, as if all requests asked for it"},   \
         {.name = "return-tokens-as-token-ids",                                                  \
          .flag = &(m).api.tokens_as_ids,                                                        \
          .help = "log-probabilities name tokens as token_id:N where requests do not say"},      \

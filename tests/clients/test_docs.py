@@ -27,5 +27,5 @@ def test_piece(open_server, kind, code, tmp_path):
     script = tmp_path / ("piece.py" if kind == "python" else "piece.sh")
     script.write_text(code)
     done = subprocess.run([sys.executable if kind == "python" else "bash", script], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr[-3000:]

@@ -20,7 +20,7 @@ def test_aiperf(start, tiny, tmp_path):
          "--synthetic-input-tokens-stddev", "0", "--output-tokens-mean", str(TOKENS), "--output-tokens-stddev", "0",
          "--extra-inputs", "ignore_eos:true", "--use-server-token-count", "--random-seed", "1", "--ui", "simple", "--no-gpu-telemetry",
          "--artifact-dir", tmp_path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=170, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
+        timeout=300, cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
     assert done.returncode == 0, done.stdout[-5000:]
     report = json.loads(next(tmp_path.rglob("profile_export_aiperf.json")).read_text())
     value = lambda name, stat="avg": report[name][stat]  # noqa: E731

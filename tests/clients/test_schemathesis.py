@@ -14,7 +14,7 @@ def test_answers_are_as_described(start):
          "--generation-deterministic", "--suppress-health-check", "all", "--request-timeout", "30",
          "--continue-on-failure", "--exclude-path", "/metrics", "--checks",
          "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, cwd=server.log_path.parent)
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, cwd=server.log_path.parent)
     assert done.returncode == 0, done.stdout[-6000:]
     assert server.request("GET", "/health")[0] == 200
     assert server.stop() == 0
