@@ -20,12 +20,13 @@ struct search {
     struct str text;             /* of what would */
 };
 
-/* A setting that takes memory: a number of the options, int or size_t. */
+/* A setting that takes memory: a number of the options, int or size_t; `in_gib` says how it is written. */
 struct knob {
     const char *name;
     int *number;
     size_t *bytes;
     size_t now;
+    bool in_gib;
 };
 
 static void set(const struct knob *k, size_t v)
@@ -64,7 +65,9 @@ static void try_knob(struct search *s, struct sluice_options *o, const struct kn
         set(k, v);
         *(fits(s, o, s->types) ? &good : &bad) = v;
     }
-    if (good)
+    if (k->in_gib && gib(good) >= 0.01)
+        suggest(s, "--%s %.2f (now %.2f)", k->name, floor(gib(good) * 100) / 100, gib(k->now));
+    else if (good && !k->in_gib)
         suggest(s, "--%s %zu (now %zu)", k->name, good, k->now);
     set(k, k->now);
 }
@@ -75,12 +78,13 @@ int plan_refuse(const struct model *m, const struct sluice_options *o, const str
     struct search s = {m, o, types, p, {0}};
     struct sluice_options changed = *o;
     const struct knob knobs[] = {
-        {"max-model-len", &changed.max_model_len, NULL, (size_t)o->max_model_len},
-        {"num-gpu-blocks-override", &changed.num_kv_blocks, NULL, (size_t)o->num_kv_blocks},
-        {"kv-cache-memory-bytes", NULL, &changed.kv_cache_bytes, o->kv_cache_bytes},
-        {"state-cache-memory-bytes", NULL, &changed.state_cache_bytes, o->state_cache_bytes},
-        {"swap-space", NULL, &changed.swap_bytes, o->swap_bytes},
-        {"max-num-batched-tokens", &changed.max_num_batched_tokens, NULL, (size_t)p->max_num_batched_tokens},
+        {"max-model-len", &changed.max_model_len, NULL, (size_t)o->max_model_len, false},
+        {"num-gpu-blocks-override", &changed.num_kv_blocks, NULL, (size_t)o->num_kv_blocks, false},
+        {"kv-cache-memory-bytes", NULL, &changed.kv_cache_bytes, o->kv_cache_bytes, false},
+        {"state-cache-memory-bytes", NULL, &changed.state_cache_bytes, o->state_cache_bytes, false},
+        {"swap-space", NULL, &changed.swap_bytes, o->swap_bytes, true},
+        {"max-num-batched-tokens", &changed.max_num_batched_tokens, NULL, (size_t)p->max_num_batched_tokens,
+         false},
     };
     for (size_t i = 0; i < sizeof knobs / sizeof knobs[0]; i++)
         if (knobs[i].now)
