@@ -185,6 +185,23 @@ def test_plan_adds_up(model):
     assert rows["KV pool"] == 4 * 512 * per_token and "(4 at once)" in text and "(up to 512)" in text
 
 
+def test_plan_of_types():
+    model = FIXTURES / "models/qwen35-tiny"
+    sizes = ["--max-num-seqs", 2, "--num-gpu-blocks-override", 100, "--max-model-len", -1]
+    wide, text = plan(model, *sizes, "--dtype", "float32")
+    assert "float32, 100 blocks" in text and "(up to 1600)" in text and "int8_per_token_head: a token takes" in text
+    small, text = plan(model, *sizes, "--kv-cache-dtype", "int8", "--mamba-ssm-cache-dtype", "bfloat16",
+                       "--mamba_cache_dtype=bfloat16", "--gpu-memory-utilization", 0.5)
+    assert "int8_per_token_head, 100 blocks" in text and "bfloat16 (convolutions bfloat16)" in text
+    assert small["state slots"] * 2 == wide["state slots"]
+    assert wide["KV pool"] / 4 < small["KV pool"] < wide["KV pool"] / 3
+    for args, status, words in [(("--kv-cache-dtype", "fp8"), 2, "int8_per_token_head"),
+                                (("--dtype", "half"), 1, "weights keep the type of their file"),
+                                (("--mamba-ssm-cache-dtype", "float16"), 2, "bfloat16")]:
+        r = sluice("plan", model, *args)
+        assert (r.returncode, words in r.stderr) == (status, True), r.stderr
+
+
 def test_plan_is_refused_where_serving_would_be(tmp_path):
     for args, status, words in [
         ((FIXTURES / "models/llama-tiny", "--max-model-len", 100000), 1, "longer than the model's context"),

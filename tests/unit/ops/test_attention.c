@@ -17,7 +17,7 @@ static const struct shape shapes[] = {
     {70, 2, 32, 16, 0, DT_F16},  {8, 2, 128, 32, 0, DT_F16}, {6, 3, 20, 5, 9, DT_BF16},
     {2, 1, 128, 8, 0, DT_BF16},  {8, 8, 40, 24, 0, DT_F16},  {9, 3, 64, 16, 0, DT_I8},
     {14, 2, 64, 16, 0, DT_I8},   {6, 3, 20, 5, 9, DT_I8},    {4, 1, 256, 16, 7, DT_I8},
-    {8, 2, 128, 32, 0, DT_I8},   {3, 1, 33, 7, 0, DT_I8},    {70, 2, 48, 16, 0, DT_I8},
+    {8, 2, 128, 32, 0, DT_I8},   {3, 1, 33, 7, 0, DT_I8},    {20, 2, 48, 16, 0, DT_I8},
 };
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
@@ -183,6 +183,13 @@ static void stored_row(const struct scene *w, bool key, const float *row, double
 static void expected(const struct scene *w, float *out)
 {
     const struct shape *s = &w->s;
+    int rows = N_SEQS * LENGTH * s->n_kv_heads;
+    double *keys = malloc((size_t)(rows * s->head_dim) * sizeof *keys);
+    double *values = malloc((size_t)(rows * s->head_dim) * sizeof *values);
+    for (int i = 0; i < rows; i++) {
+        stored_row(w, true, w->k + i * s->head_dim, keys + i * s->head_dim);
+        stored_row(w, false, w->v + i * s->head_dim, values + i * s->head_dim);
+    }
     for (int seq = 0; seq < N_SEQS; seq++) {
         for (int t = 0; t < LENGTH; t++) {
             for (int h = 0; h < s->n_heads; h++) {
@@ -191,16 +198,14 @@ static void expected(const struct scene *w, float *out)
                 double score[LENGTH], sum = 0, max = -INFINITY, acc[256] = {0};
                 int first = s->window && t >= s->window ? t - s->window + 1 : 0;
                 for (int p = first; p <= t; p++) {
-                    double k[256];
-                    stored_row(w, true, w->k + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim, k);
+                    const double *k = keys + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim;
                     score[p] = 0;
                     for (int i = 0; i < s->head_dim; i++)
                         score[p] += (double)q[i] * k[i] * 0.125;
                     max = fmax(max, score[p]);
                 }
                 for (int p = first; p <= t; p++) {
-                    double v[256];
-                    stored_row(w, false, w->v + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim, v);
+                    const double *v = values + ((seq * LENGTH + p) * s->n_kv_heads + kv) * s->head_dim;
                     double weight = exp(score[p] - max);
                     sum += weight;
                     for (int i = 0; i < s->head_dim; i++)
@@ -211,6 +216,8 @@ static void expected(const struct scene *w, float *out)
             }
         }
     }
+    free(keys);
+    free(values);
 }
 
 static void attention_is_right(void **state)

@@ -216,7 +216,6 @@ static void test_refusals_name_what_fits(void **state)
         {"num-gpu-blocks-override", &o.num_kv_blocks, NULL, 1 << 20},
         {"kv-cache-memory-bytes", NULL, &o.kv_cache_bytes, (size_t)1 << 30},
         {"state-cache-memory-bytes", NULL, &o.state_cache_bytes, (size_t)1 << 30},
-        {"swap-space", NULL, &o.swap_bytes, (size_t)1 << 30},
         {"max-num-batched-tokens", &o.max_num_batched_tokens, NULL, 1 << 18},
     };
     for (size_t i = 0; i < sizeof knobs / sizeof knobs[0]; i++) {
