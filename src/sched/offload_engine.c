@@ -53,6 +53,7 @@ static void identify(struct engine *en, const struct model_file *file, const str
     hash_add(&h, digest, sizeof digest);
     pthread_once(&once, read_program);
     hash_add(&h, program, sizeof program);
+    add_text(&h, o->quantization);
     add_text(&h, info->arch);
     add_text(&h, info->backend);
     add_text(&h, backend_cpu_levels()); /* another CPU may take another way through the same level */

@@ -240,6 +240,11 @@ static void a_restart_hits(void **state)
         assert_int_equal(ask(s, ids, n, 7).cached, 0);
         sluice_close(s);
         o.cpu_level = NULL;
+        o.quantization = "q8_0"; /* other weights of the same file */
+        s = open_model(models[m], &o);
+        assert_int_equal(ask(s, ids, n, 7).cached, 0);
+        sluice_close(s);
+        o.quantization = NULL;
         s = open_model(models[!m], &o);
         assert_int_equal(ask(s, ids, n, 7).cached, 0);
         sluice_close(s);
@@ -381,7 +386,7 @@ static void chaos_equals_cold_runs(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    enum { PROMPTS = 8, LIVE = 4, ROUNDS = 600 };
+    enum { PROMPTS = 6, LIVE = 3, ROUNDS = 250 }; /* slow */
 #else
     enum { PROMPTS = 12, LIVE = 6, ROUNDS = 3000 };
 #endif
