@@ -20,7 +20,7 @@
 #include "quant/quantize.h"
 
 #define SLAB_BYTES ((size_t)32 << 20) /* encoded at a time, about */
-#define DAMPING    0.01f              /* inputs not seen in the text exist too */
+#define DAMPING    0.02f              /* inputs not seen in the text exist too */
 
 static volatile sig_atomic_t interrupted;
 

@@ -52,14 +52,14 @@ static inline int nearest_code(float x, float scale, float min, int lo, int hi)
     if (scale == 0)
         return 0;
     float q = (x - min) / scale;
-    return q <= (float)lo ? lo : q >= (float)hi ? hi : (int)round_near(q);
+    return !(q > (float)lo) ? lo : q >= (float)hi ? hi : (int)round_near(q); /* NaN: lo */
 }
 
-/* fp16 of x, at most the largest finite one. */
+/* fp16 of x, at most the largest finite one; 0 for NaN. */
 static inline uint16_t to_half(float x)
 {
     const float most = 65504.0f;
-    return float_to_half(x > most ? most : x < -most ? -most : x);
+    return float_to_half(x > most ? most : x < -most ? -most : x == x ? x : 0);
 }
 
 /* Searches the scale s of x [n] (n a multiple of 4, at most 32) ≈ s * code, lo <= code <= hi. */

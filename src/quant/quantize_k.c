@@ -14,7 +14,7 @@ static void store_u16(uint8_t *p, uint16_t v)
 
 static int clamp_code(float x, int lo, int hi)
 {
-    return x <= (float)lo ? lo : x >= (float)hi ? hi : (int)round_near(x);
+    return !(x > (float)lo) ? lo : x >= (float)hi ? hi : (int)round_near(x); /* NaN: lo */
 }
 
 /* The groups' scales as the decoder will have them. */
@@ -38,6 +38,8 @@ static void choose_pair(const struct block_format *f, struct block_code *c, int 
 {
     float d = half_to_float(c->d), dmin = half_to_float(c->dmin), best = INFINITY;
     int s0 = d > 0 ? clamp_code(s / d, 0, MOST) : 0, m0 = dmin > 0 ? clamp_code(-m / dmin, 0, MOST) : 0;
+    c->scale_code[g] = (int16_t)s0; /* stand where all errors overflow */
+    c->min_code[g] = (int16_t)m0;
     for (int ds = -reach; ds <= reach; ds++) {
         for (int dm = -reach; dm <= reach; dm++) {
             int sc = s0 + ds, mc = m0 + dm;
@@ -181,6 +183,7 @@ static void choose_scale(const struct block_format *f, struct block_code *c, int
 {
     float d = half_to_float(c->d), best = INFINITY;
     int s0 = d != 0 ? clamp_code(s / d, -128, 127) : 0;
+    c->scale_code[g] = (int16_t)s0; /* stands where all errors overflow */
     for (int sc = s0 - 1; sc <= s0 + 1; sc++) {
         if (sc < -128 || sc > 127)
             continue;

@@ -15,6 +15,7 @@ static void fit_symmetric(const struct block_format *f, struct block_code *c, co
 {
     uint16_t nearest = to_half(search_scale(x, w, 32, f->lo, f->hi));
     float best = INFINITY;
+    c->d = nearest; /* stands where all errors overflow */
     for (int step = -1; step <= 1; step++) {
         uint16_t d = (uint16_t)(nearest + step);
         if ((nearest & 0x7FFF) == 0 && step)
