@@ -190,7 +190,6 @@ static const struct bad bad_completions[] = {
     {"{\"prompt\": \"a\", \"logprob_token_ids\": [1]}", 400, VALUE, "logprob_token_ids"},
     {"{\"prompt\": \"a\", \"thinking_token_budget\": 10}", 400, VALUE, "thinking_token_budget"},
     {"{\"prompt\": \"a\", \"use_beam_search\": true}", 400, VALUE, "use_beam_search"},
-    {"{\"prompt\": \"a\", \"repetition_detection\": {}}", 400, VALUE, "repetition_detection"},
     /* models */
     {"{\"prompt\": \"a\", \"model\": \"other\"}", 404, "NotFoundError", "model"},
 };
