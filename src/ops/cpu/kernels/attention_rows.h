@@ -171,7 +171,7 @@ INLINE void ask_values(const void *data, enum dtype dtype, size_t at, int d, int
     const char *row = (const char *)data + at * size;
     size_t from = (size_t)d * size;
     if ((size_t)n * size >= 64 || from % 64 == 0)
-        UNROLL for (size_t i = 0; i < (size_t)n * size; i += 64) _mm_prefetch(row + from + i, _MM_HINT_T0);
+        UNROLL for (size_t i = 0; i < (size_t)n * size; i += 64) prefetch(row + from + i);
 }
 
 /* The same against positions in the cache, for the few rows of a decode step: transposed keys stay in the
@@ -320,7 +320,8 @@ INLINE void add_values(const struct row *rows, int n, const struct chunk *c, int
 static void attend_rows(struct row *rows, int n, const struct chunk *c)
 {
     int p0 = c->p0, vectors = c->vectors, length = vectors * P;
-    float weight[GROUP][MAX_CHUNK], old[P] = {0}, new[P] = {0}, shrink[P];
+    enum { LANES = GROUP > P ? GROUP : P };
+    float weight[GROUP][MAX_CHUNK], old[LANES] = {0}, new[LANES] = {0}, shrink[LANES];
     int from[GROUP], to[GROUP];
     for (int v = 0; v < vectors; v++) {
         vf score[GROUP];
@@ -363,7 +364,8 @@ static void attend_rows(struct row *rows, int n, const struct chunk *c)
         if (max > rows[r].max)
             new[r] = rows[r].max = max;
     }
-    vf_store(shrink, vf_exp(vf_sub(vf_load(old), vf_load(new))));
+    for (int r = 0; r < n; r += P)
+        vf_store(shrink + r, vf_exp(vf_sub(vf_load(old + r), vf_load(new + r))));
     for (int r = 0; r < n; r++) {
         if (from[r] >= to[r]) {
             shrink[r] = 1;
