@@ -65,8 +65,8 @@ static void try_knob(struct search *s, struct sluice_options *o, const struct kn
         set(k, v);
         *(fits(s, o, s->types) ? &good : &bad) = v;
     }
-    if (k->in_gib && gib(good) >= 0.01)
-        suggest(s, "--%s %.2f (now %.2f)", k->name, floor(gib(good) * 100) / 100, gib(k->now));
+    if (k->in_gib && gib(good) >= 1e-4)
+        suggest(s, "--%s %.4f (now %.4f)", k->name, floor(gib(good) * 1e4) / 1e4, gib(k->now));
     else if (good && !k->in_gib)
         suggest(s, "--%s %zu (now %zu)", k->name, good, k->now);
     set(k, k->now);
