@@ -11,8 +11,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "cli/calibrate.h"
 #include "cli/commands.h"
+#include "cli/hf_gguf.h"
 #include "cli/options.h"
 #include "file/gguf_write.h"
 #include "file/imatrix.h"
@@ -223,14 +225,31 @@ static void report(const struct quantizer *q, const char *out)
             printf("  %-6s %10.1f MB\n", dtype_info(t)->name, (double)q->bytes_by_type[t] / 1e6);
 }
 
+/* The directory as a GGUF file of the same bits beside OUT, opened and without a name: the disk has it back
+ * when it is closed. Closes f. */
+static struct model_file *through_gguf(struct model_file *f, const char *out, struct err *e)
+{
+    struct str path = {0};
+    str_addf(&path, "%s.source-%d", out, (int)getpid());
+    struct model_file *made = NULL;
+    if (hf_write_gguf(f, str_text(&path), e) == 0) {
+        made = model_file_open(str_text(&path), e);
+        unlink(str_text(&path));
+    }
+    str_free(&path);
+    model_file_close(f);
+    return made;
+}
+
 int cmd_quantize(int argc, char **argv)
 {
     const char *in = NULL, *out = NULL, *type = NULL, *imatrix = NULL;
     int threads = 0;
     struct calibrate_options calibrating = {.context = 512, .chunks = 32};
-    const struct option_positional words[] = {{"IN", &in, true, "a .gguf file, best in 16 bits"},
-                                              {"OUT", &out, true, "the .gguf file to write"},
-                                              {0}};
+    const struct option_positional words[] = {
+        {"IN", &in, true, "a .gguf file or a Hugging Face directory, best in 16 bits"},
+        {"OUT", &out, true, "the .gguf file to write"},
+        {0}};
     const struct option_spec options[] = {
         {.name = "type",
          .text = &type,
@@ -285,15 +304,9 @@ int cmd_quantize(int argc, char **argv)
     struct model_file *file = model_file_open(in, &e);
     if (!file)
         goto done;
-    q.file = file;
-    if (file->kind != MODEL_FILE_GGUF) {
-        err_set(&e, ERR_UNSUPPORTED,
-                "%s is a Hugging Face directory, which is not yet written as GGUF: --quantization of serve, "
-                "run and "
-                "bench encodes it as it is loaded",
-                in);
+    if (file->kind == MODEL_FILE_HF && !(file = through_gguf(file, out, &e)))
         goto done;
-    }
+    q.file = file;
     int64_t layers = 0;
     char key[128];
     const char *arch = gguf_str(file->gguf, "general.architecture", NULL);

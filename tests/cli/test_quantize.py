@@ -86,6 +86,17 @@ def test_calibration_and_determinism(text, tmp_path):
     assert kl[0] < 0.9 * kl[1]
 
 
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen2-tiny"])
+def test_from_a_directory(name, text, tmp_path):
+    source = ROOT / "tests/fixtures/models" / name
+    whole = quantize(source, tmp_path / "whole.gguf", "--type", "bf16")
+    r = evaluate(whole, text, "--against", source)["against"]
+    assert r["kl_mean"] < 1e-6 and r["top1"] == 1
+    quantize(source, tmp_path / "small.gguf", "--type", "q4_0")
+    assert (tmp_path / "small.gguf").stat().st_size < 0.6 * whole.stat().st_size
+    assert not list(tmp_path.glob("*source*"))
+
+
 def old_imatrix(path, entries):
     """llama.cpp's older format: count; name, calls, values of each."""
     with open(path, "wb") as f:
@@ -130,7 +141,7 @@ def test_errors_leave_nothing(text, tmp_path):
         (("quantize", tmp_path / "nan.gguf", tmp_path / "no.gguf", "--type", "q4_0"), 1, "NaN"),
         (("quantize", source, tmp_path / "no.gguf", "--type", "q4_0", "--calibrate", tmp_path / "none.txt"), 1, "none.txt"),
         (("quantize", source, tmp_path / "dir" / "no.gguf", "--type", "q4_0"), 1, "no.gguf"),
-        (("quantize", ROOT / "tests/fixtures/models/llama-tiny", tmp_path / "no.gguf", "--type", "q4_0"), 1, "directory"),
+        (("quantize", ROOT / "tests/fixtures/models/gemma3-tiny-alt", tmp_path / "no.gguf", "--type", "q4_0"), 1, "directory"),
         (("eval", source), 2, "--text"),
         (("eval", source, "--text", text, "--context", 100000), 1, "--context"),
         (("eval", source, "--text", text, "--against", tmp_path / "none.gguf"), 1, "none.gguf"),
