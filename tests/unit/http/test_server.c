@@ -243,7 +243,7 @@ static void test_stream(void **state)
     assert_non_null(strstr(reply, "data: [DONE]\n\n"));
     /* the connection lives on */
     post(fd, "/v1/completions", SHORT);
-    reply = hear(fd, "}}");
+    reply = hear(fd, "\"metrics\":null}");
     assert_int_equal(status_of(reply), 200);
     close(fd);
     /* HTTP/1.0 has no chunks: the end is the connection's */
@@ -290,7 +290,7 @@ static void test_framing(void **state)
         say(fd, text);
     }
     say(fd, "0\r\nTrailer: x\r\n\r\n");
-    assert_int_equal(status_of(hear(fd, "}}")), 200);
+    assert_int_equal(status_of(hear(fd, "\"metrics\":null}")), 200);
     close(fd);
     /* malformed and oversized ones */
     static const struct {
@@ -505,7 +505,7 @@ static void test_stalled_engine(void **state)
     (void)state;
     struct running r;
     init(&r);
-    r.options.stall_seconds = 0.1;
+    r.options.stall_seconds = 1; /* a busy machine may keep a thread from running for a while */
     launch_served(&r);
     r.served.engine.prefill_steps = 1000000;
     int fd = dial(&r);
@@ -513,7 +513,7 @@ static void test_stalled_engine(void **state)
     nap(0.05);
     assert_int_equal(status_of(ask(&r, "GET", "/health", "")), 200);
     r.served.engine.frozen = true;
-    nap(0.2);
+    nap(1.2);
     const char *reply = ask(&r, "GET", "/health", "");
     assert_int_equal(status_of(reply), 503);
     assert_non_null(strstr(reply, "stalled"));
