@@ -162,27 +162,40 @@ INLINE void delta_columns(char *S, enum dtype dtype, int k_dim, size_t stride, i
 {
     vf decay = vf_set1(t->decay), sum[2][4], delta[4];
     int size = (int)state_value_bytes(dtype);
-    for (int c = 0; c < w; c++)
-        sum[0][c] = sum[1][c] = vf_zero();
-    for (int i = 0; i < k_dim; i++)
-        for (int c = 0; c < w; c++)
-            sum[i & 1][c] = vf_fma(state_load(S + (size_t)i * stride + c * P * size, dtype, left - c * P),
-                                   vf_set1(k[i]), sum[i & 1][c]);
-    for (int c = 0; c < w; c++) {
+    UNROLL for (int c = 0; c < w; c++) sum[0][c] = sum[1][c] = vf_zero();
+    for (int i = 0; i < k_dim; i += 2) {
+        UNROLL for (int e = 0; e < 2; e++)
+        {
+            if (i + e == k_dim) /* an odd number of rows */
+                break;
+            UNROLL for (int c = 0; c < w; c++) sum[e][c] =
+                vf_fma(state_load(S + (size_t)(i + e) * stride + c * P * size, dtype, left - c * P),
+                       vf_set1(k[i + e]), sum[e][c]);
+        }
+    }
+    UNROLL for (int c = 0; c < w; c++)
+    {
         vf recalled = vf_mul(decay, vf_add(sum[0][c], sum[1][c]));
         vf v = vf_load_masked(t->v + column + c * P, vmask_left(c * P, left));
         delta[c] = vf_mul(vf_set1(t->beta), vf_sub(v, recalled));
         sum[0][c] = sum[1][c] = vf_zero();
     }
-    for (int i = 0; i < k_dim; i++) {
-        for (int c = 0; c < w; c++) {
-            char *at = S + (size_t)i * stride + c * P * size;
-            vf s = vf_fma(vf_set1(k[i]), delta[c], vf_mul(decay, state_load(at, dtype, left - c * P)));
-            state_store(at, dtype, left - c * P, s);
-            sum[i & 1][c] = vf_fma(s, vf_set1(q[i]), sum[i & 1][c]);
+    for (int i = 0; i < k_dim; i += 2) {
+        UNROLL for (int e = 0; e < 2; e++)
+        {
+            if (i + e == k_dim)
+                break;
+            vf k_i = vf_set1(k[i + e]), q_i = vf_set1(q[i + e]);
+            UNROLL for (int c = 0; c < w; c++)
+            {
+                char *at = S + (size_t)(i + e) * stride + c * P * size;
+                vf s = vf_fma(k_i, delta[c], vf_mul(decay, state_load(at, dtype, left - c * P)));
+                state_store(at, dtype, left - c * P, s);
+                sum[e][c] = vf_fma(s, q_i, sum[e][c]);
+            }
         }
     }
-    for (int c = 0; c < w; c++)
+    UNROLL for (int c = 0; c < w; c++)
         vf_store_masked(t->out + column + c * P, vmask_left(c * P, left), vf_add(sum[0][c], sum[1][c]));
 }
 
