@@ -13,19 +13,24 @@ static const char *const words[N_WORDS] = {
     "<think>", "</think>", "{\"",  "\":",  "\": ", "\", \"", "name",   "na", "am", "ame", "age",
     "true",    "false",    "null", "\n\n", "\n</", "\"}",    "city\"", "km", "12", "é",   "<tool_call>"};
 
+static char texts[VOCAB][16]; /* only read once the threads are there */
+
+static void write_texts(void)
+{
+    for (int id = 0; id < VOCAB; id++)
+        if (id < 256)
+            texts[id][0] = (char)id;
+        else if (id < 256 + N_WORDS)
+            strcpy(texts[id], words[id - 256]);
+        else
+            snprintf(texts[id], sizeof texts[0], "%c%c", 'a' + id % 26, 'a' + id / 26 % 26);
+}
+
 static const char *text_of(void *arg, int32_t id, size_t *len)
 {
-    static char texts[VOCAB][16];
     (void)arg;
-    char *t = texts[id];
-    if (id < 256)
-        t[0] = (char)id;
-    else if (id < 256 + N_WORDS)
-        strcpy(t, words[id - 256]);
-    else
-        snprintf(t, sizeof texts[0], "%c%c", 'a' + id % 26, 'a' + id / 26 % 26);
-    *len = id == EOS ? 0 : id < 256 ? 1 : strlen(t);
-    return t;
+    *len = id == EOS ? 0 : id < 256 ? 1 : strlen(texts[id]);
+    return texts[id];
 }
 
 static struct grammar_vocab *vocab;
@@ -34,9 +39,7 @@ static int set_up(void **state)
 {
     struct err e = {0};
     (void)state;
-    size_t len;
-    for (int32_t id = 0; id < VOCAB; id++) /* the texts are written once */
-        text_of(NULL, id, &len);
+    write_texts();
     vocab = grammar_vocab_create(VOCAB, text_of, NULL, &e);
     return vocab ? 0 : -1;
 }
