@@ -198,6 +198,7 @@ async def main():
     p.add_argument("--longest", type=int, default=400, help="tokens of the longest prompt and answer together, about")
     p.add_argument("--vocab", type=int, default=250, help="prompts are ids below this")
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--flags", default="--swap-space 0.01", help="more flags of `sluice serve`")
     args = p.parse_args()
     jobs = make_jobs(random.Random(args.seed), args.vocab, args.longest, args.jobs)
     calm = Server(args.sluice, args.model, "--no-enable-prefix-caching", "--max-num-seqs", 4, "--max-model-len", 512)
@@ -210,7 +211,7 @@ async def main():
     demand = args.clients * sum((len(j["prompt"]) + j["max_tokens"] * j.get("n", 1)) for j in jobs) / len(jobs)
     blocks = max(int(0.3 * demand / 16), args.longest // 16 + 2)
     server = Server(args.sluice, args.model, "--num-gpu-blocks-override", blocks, "--max-num-seqs", args.clients,
-                    "--max-num-batched-tokens", 128, "--max-model-len", 512)
+                    "--max-num-batched-tokens", 128, "--max-model-len", 512, *args.flags.split())
     print(f"{len(jobs)} jobs, {args.clients} clients, {blocks} blocks for a demand of {demand / 16:.0f}", flush=True)
     soak = Soak(args, server, jobs, right)
     reporter = asyncio.create_task(soak.report())
