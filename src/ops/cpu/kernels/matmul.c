@@ -11,7 +11,6 @@
 
 _Static_assert(2 * PIECE_BLOCKS * EXPANDED_MOST <= 64 * 1024, "what thread_scratch_bytes sets aside");
 
-#define AHEAD       6144 /* bytes from where a kernel reads to what it asks for */
 #define CACHE_BYTES (320 * 1024)
 
 struct matmul_job {
@@ -98,10 +97,9 @@ static void code_panels(const struct matmul_job *j, const struct mat_use *u, int
     bool expanded = pf_expands(f) && tiles > 4;
     int64_t step = tiles > 1 ? PIECE_BLOCKS : m->n_blocks,
             block_bytes = 2 * pf_group_bytes(f) / pf_group_blocks(f);
-    /* The next piece is asked for while the first few tiles pass; by a single one, what is a little further
-     * on. */
-    int ahead_tiles = tiles < 4 ? tiles : 4;
-    int64_t ahead_lines = (block_bytes + 64 * ahead_tiles - 1) / (64 * ahead_tiles);
+    /* The next piece is asked for while the first few tiles pass; a single token's kernel asks for itself. */
+    int ahead_tiles = j->n_tokens == 1 ? 0 : tiles < 4 ? tiles : 4;
+    int64_t ahead_lines = ahead_tiles ? (block_bytes + 64 * ahead_tiles - 1) / (64 * ahead_tiles) : 0;
     float *sums = (float *)(scratch + 2 * PIECE_BLOCKS * EXPANDED_MOST); /* [token][2 halves] vectors */
     for (int64_t p = first; p < last; p++) {
         const uint8_t *panel = m->data + (size_t)p * m->panel_bytes;

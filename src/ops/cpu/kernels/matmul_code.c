@@ -203,6 +203,10 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
         vf_load(sums + (p * nt + t) * P);
     for (int64_t i = 0; i < n_blocks; i += group_blocks, w += 2 * group_bytes) {
         for (int n = 0; n < group_blocks; n++, qx += QX_BLOCK * nt) {
+            if (nt == 1) { /* nothing else passes: the block that lies AHEAD of this one */
+                const int bytes = 2 * group_bytes / group_blocks;
+                UNROLL for (int at = 0; at < bytes; at += 64) prefetch(w + n * bytes + AHEAD + at);
+            }
             for (int64_t line = 0; line < ahead.lines; line++, ahead.at += 64)
                 prefetch(ahead.at);
             struct block b[2];
@@ -253,18 +257,22 @@ INLINE void code_tile(enum panel_format f, bool expanded, int np, int nt, const 
     }
 #endif
 
+#define BOTH(f) PACKED(f) EXPANDED(f)
 PACKED(PF_Q8_0)
 PACKED(PF_Q4_0)
 PACKED(PF_Q4_1)
 PACKED(PF_IQ4_NL)
 PACKED(PF_CODE16)
-PACKED(PF_Q5_0)
-EXPANDED(PF_Q5_0)
-PACKED(PF_Q5_1) EXPANDED(PF_Q5_1) PACKED(PF_Q4_K) EXPANDED(PF_Q4_K) PACKED(PF_Q5_K) EXPANDED(PF_Q5_K)
-    PACKED(PF_Q6_K) EXPANDED(PF_Q6_K) PACKED(PF_Q2_K) EXPANDED(PF_Q2_K) PACKED(PF_Q3_K) EXPANDED(PF_Q3_K)
-        PACKED(PF_IQ4_XS) EXPANDED(PF_IQ4_XS)
+BOTH(PF_Q5_0)
+BOTH(PF_Q5_1)
+BOTH(PF_Q4_K)
+BOTH(PF_Q5_K)
+BOTH(PF_Q6_K)
+BOTH(PF_Q2_K)
+BOTH(PF_Q3_K)
+BOTH(PF_IQ4_XS)
 
-            code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
+code_kernel *LEVEL_NAME(cpu_code_kernel)(enum panel_format f, bool expanded, int width)
 {
 #define SIMPLE(f)    [f] = { PACKED_ROW(f) }
 #define LABORIOUS(f) [f] = {PACKED_ROW(f), EXPANDED_ROW(f)}

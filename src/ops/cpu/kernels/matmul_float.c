@@ -3,10 +3,6 @@
  * that there are chains enough to hide a multiply-add's latency. */
 #include "ops/cpu/kernels/panel.h"
 
-/* Bytes from where a panel is read to what is asked for: with arithmetic in the way, neither the hardware's
- * prefetcher nor the loads in flight look far enough. */
-#define AHEAD 4096
-
 INLINE void step(int np, int nt, const vf w[4], const float *x, int64_t cols, vf acc[][FLOAT_TILE])
 {
     UNROLL for (int t = 0; t < nt; t++)

@@ -189,6 +189,8 @@ struct mat *LEVEL_NAME(cpu_mat_create)(struct backend *b, const struct mat_sourc
  * adds them to sums [2 halves][width] vectors. Meanwhile it asks for memory that is needed next, `lines`
  * cache lines from `at` on for every block: with the arithmetic in the way, the hardware would not look far
  * enough. */
+#define AHEAD \
+    6144 /* bytes from where the float kernels and those of a single token read to what they ask for */
 struct ahead {
     const uint8_t *at;
     int64_t lines;
