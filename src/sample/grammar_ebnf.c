@@ -17,6 +17,8 @@ enum { MAX_TEXT = 1 << 20, MAX_GROUPS = 200, MAX_TIMES = 100000 };
 struct ebnf {
     struct grammar_builder *b;
     const char *begin, *p, *end;
+    const char *counted; /* lines are counted up to here, not from the beginning for each rule */
+    int lines;           /* before it */
     int nest;
     /* rules by name: open addressing */
     struct named {
@@ -29,12 +31,15 @@ struct ebnf {
     int n_names, n_slots;
 };
 
-static int line_of(const struct ebnf *x, const char *at)
+static int line_of(struct ebnf *x, const char *at)
 {
-    int line = 1;
-    for (const char *p = x->begin; p < at; p++)
-        line += *p == '\n';
-    return line;
+    if (at < x->counted) {
+        x->counted = x->begin;
+        x->lines = 0;
+    }
+    for (; x->counted < at; x->counted++)
+        x->lines += *x->counted == '\n';
+    return x->lines + 1;
 }
 
 #define fail(x, ...) ebnf_fail(x, (x)->p, __VA_ARGS__)
@@ -374,7 +379,7 @@ grammar_node grammar_ebnf(struct grammar_builder *b, const char *text, size_t le
         return -1;
     if (len > MAX_TEXT)
         return builder_fail(b, ERR_INVALID, "grammar: longer than %d bytes", MAX_TEXT);
-    struct ebnf x = {.b = b, .begin = text, .p = text, .end = text + len};
+    struct ebnf x = {.b = b, .begin = text, .p = text, .end = text + len, .counted = text};
     grammar_node root = -1;
     for (skip_space(&x); x.p < x.end && !builder_failed(b); skip_space(&x)) {
         const char *name = x.p;

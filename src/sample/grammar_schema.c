@@ -396,8 +396,7 @@ static void read_refs(struct schema *x)
     }
 }
 
-/* s without one keyword; kept by x. */
-static const json_t *without(struct schema *x, const json_t *s, const char *key)
+const json_t *schema_without(struct schema *x, const json_t *s, const char *key)
 {
     json_t *copy = json_copy((json_t *)s);
     json_object_del(copy, key);
@@ -424,7 +423,7 @@ static grammar_node any_node(struct schema *x, const json_t *s, const char *key)
     size_t i;
     if (!json_is_array(list) || json_array_size(list) == 0)
         return schema_fail(x, ERR_INVALID, "%s must be an array of at least one schema", key);
-    const json_t *rest = constrains(s, key) ? without(x, s, key) : NULL;
+    const json_t *rest = constrains(s, key) ? schema_without(x, s, key) : NULL;
     grammar_node *ways = mem_alloc(json_array_size(list) * sizeof *ways), out = -1;
     int n = 0;
     json_array_foreach(list, i, v)
@@ -442,28 +441,37 @@ static grammar_node any_node(struct schema *x, const json_t *s, const char *key)
     return out;
 }
 
-static grammar_node all_node(struct schema *x, const json_t *s)
+const json_t *schema_all(struct schema *x, const json_t *s)
 {
     const json_t *list = json_object_get(s, "allOf"), *v;
     size_t i;
-    if (!json_is_array(list) || json_array_size(list) == 0)
-        return schema_fail(x, ERR_INVALID, "allOf must be an array of at least one schema");
-    if (json_array_size(list) == 1 && !constrains(s, "allOf")) {
-        size_t before = schema_enter_index(x, "allOf", 0);
-        grammar_node n = schema_node(x, json_array_get(list, 0));
-        schema_leave(x, before);
-        return n;
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        schema_fail(x, ERR_INVALID, "allOf must be an array of at least one schema");
+        return NULL;
     }
-    const json_t *all = without(x, s, "allOf");
+    const json_t *all = schema_without(x, s, "allOf");
     json_array_foreach(list, i, v)
     {
         size_t before = schema_enter_index(x, "allOf", i);
         all = schema_merge(x, all, v);
         schema_leave(x, before);
         if (!all)
-            return -1;
+            break;
     }
-    return schema_node(x, all);
+    return all;
+}
+
+static grammar_node all_node(struct schema *x, const json_t *s)
+{
+    const json_t *list = json_object_get(s, "allOf");
+    if (json_array_size(list) == 1 && !constrains(s, "allOf")) {
+        size_t before = schema_enter_index(x, "allOf", 0);
+        grammar_node n = schema_node(x, json_array_get(list, 0));
+        schema_leave(x, before);
+        return n;
+    }
+    const json_t *all = schema_all(x, s);
+    return all ? schema_node(x, all) : -1;
 }
 
 static grammar_node object_schema(struct schema *x, const json_t *s)

@@ -38,6 +38,9 @@ grammar_node schema_under(struct schema *x, const char *key, const json_t *s);
 grammar_node schema_of_type(struct schema *x, const json_t *s, const char *type);
 /* What is inside the quotes of a string, unescaped; -1 without error if s says nothing of it. */
 grammar_node schema_string_content(struct schema *x, const json_t *s);
+/* A string without quotes, of which s may say nothing but the length; -1 without error if not even that. It
+ * has no "<" unless s has a pattern with one, so that it never holds a tag. */
+grammar_node schema_string_in_tag(struct schema *x, const json_t *s);
 /* Matches nothing. */
 grammar_node schema_never(struct schema *x);
 
@@ -62,6 +65,10 @@ bool schema_step(struct schema *x);
 bool schema_is_constraint(const char *keyword);
 /* The schema that a $ref names (borrowed), NULL with the error set. */
 const json_t *schema_resolve(struct schema *x, const json_t *ref);
+/* s without one keyword; kept by x. */
+const json_t *schema_without(struct schema *x, const json_t *s, const char *key);
+/* s and the members of its allOf as one schema: kept by x, NULL with the error set. */
+const json_t *schema_all(struct schema *x, const json_t *s);
 /* A schema for what both a and b allow: kept by x, NULL with the error set. Keywords that cannot be combined
  * are refused. */
 const json_t *schema_merge(struct schema *x, const json_t *a, const json_t *b);

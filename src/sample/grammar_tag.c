@@ -284,6 +284,11 @@ static bool may_be_string(struct schema *x, const json_t *s, int depth)
         v = schema_resolve(x, ref);
         return v && may_be_string(x, v, depth + 1);
     }
+    json_array_foreach(json_object_get(s, "allOf"), i, v)
+    {
+        if (!may_be_string(x, v, depth + 1))
+            return false;
+    }
     for (int k = 0; k < 2; k++) {
         const json_t *list = json_object_get(s, lists[k]);
         bool any = false;
@@ -314,36 +319,176 @@ static bool may_be_string(struct schema *x, const json_t *s, int depth)
                : !list && !json_object_get(s, "properties") && !json_object_get(s, "items");
 }
 
+static grammar_node parameter_value(struct schema *x, const json_t *s, int depth);
+
+/* Of enum and const: strings as they are, other values as JSON. */
+static grammar_node listed_value(struct schema *x, const json_t *s, grammar_node end)
+{
+    struct grammar_builder *b = x->b;
+    const json_t *one = json_object_get(s, "const"), *list = json_object_get(s, "enum"), *v;
+    const char *type = json_string_value(json_object_get(s, "type"));
+    bool strings = type && strcmp(type, "string") == 0;
+    json_t *values = one ? json_pack("[O]", one) : json_incref((json_t *)list);
+    grammar_node *ways = mem_alloc((json_array_size(values) + 1) * sizeof *ways);
+    int n = 0;
+    size_t i;
+    if (!json_is_array(values))
+        schema_fail(x, ERR_INVALID, "enum must be an array");
+    json_array_foreach(values, i, v)
+    {
+        const char *text = json_string_value(v);
+        bool listed = !one || !list;
+        for (size_t k = 0; k < json_array_size(list) && !listed; k++)
+            listed = json_equal(v, json_array_get(list, k));
+        if (text && listed && !strstr(text, "\n</parameter>"))
+            ways[n++] = grammar_literal(b, text, json_string_length(v));
+        else if (!text && listed && !strings)
+            ways[n++] = json_value_node(x->parts, v);
+    }
+    grammar_node out = builder_failed(b) ? -1 : grammar_seq2(b, grammar_alt(b, ways, n), end);
+    free(ways);
+    json_decref(values);
+    return out;
+}
+
+/* One way for each of a list: the schemas of anyOf or oneOf, or the types. */
+static grammar_node parameter_ways(struct schema *x, const json_t *s, const char *key, int depth)
+{
+    const json_t *list = json_object_get(s, key), *rest = schema_without(x, s, key), *v;
+    grammar_node *ways = mem_alloc((json_array_size(list) + 1) * sizeof *ways), out = -1;
+    int n = 0;
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        json_t *type = strcmp(key, "type") == 0 ? json_pack("{s:O}", key, v) : NULL;
+        const json_t *way = schema_merge(x, rest, type ? type : v);
+        ways[n++] = way ? parameter_value(x, way, depth + 1) : -1;
+        json_decref(type);
+        if (builder_failed(x->b))
+            break;
+    }
+    if (!builder_failed(x->b))
+        out = grammar_alt(x->b, ways, n);
+    free(ways);
+    return out;
+}
+
 /* The value of one parameter and what ends it. Strings stand there without quotes; other values as JSON. */
-static grammar_node parameter_value(struct schema *x, const json_t *s)
+static grammar_node parameter_value(struct schema *x, const json_t *s, int depth)
 {
     struct grammar_builder *b = x->b;
     grammar_node end = grammar_text(b, parameter_end), empty = grammar_text(b, "");
     const char *stop = parameter_end;
-    for (int i = 0; json_object_get(s, "$ref") && i < 16; i++)
-        if (!(s = schema_resolve(x, json_object_get(s, "$ref"))))
-            return -1;
-    const json_t *list = json_object_get(s, "enum"), *one = json_object_get(s, "const"), *v;
-    const char *type = json_string_value(json_object_get(s, "type"));
-    size_t i;
+    if (depth > 16)
+        return schema_fail(x, ERR_INVALID, "the schema of a parameter goes round in a circle, or too deep");
     if (!may_be_string(x, s, 0))
         return grammar_seq2(b, schema_node(x, s), end);
-    if (one || json_is_array(list)) {
-        grammar_node *ways = mem_alloc((json_array_size(list) + 1) * sizeof *ways), out;
-        int n = 0;
-        json_array_foreach(list, i, v)
-        {
-            ways[n++] = json_is_string(v) ? grammar_literal(b, json_string_value(v), json_string_length(v))
-                                          : json_value_node(x->parts, v);
-        }
-        if (one)
-            ways[n++] = grammar_literal(b, json_string_value(one), json_string_length(one));
-        out = grammar_seq2(b, grammar_alt(b, ways, n), end);
-        free(ways);
-        return out;
+    if (json_object_get(s, "$ref") || json_object_get(s, "allOf")) {
+        s = json_object_get(s, "$ref") ? schema_merge(x, s, json_true()) : schema_all(x, s);
+        return s ? parameter_value(x, s, depth + 1) : -1;
     }
-    grammar_node content = type ? schema_string_content(x, s) : -1;
+    const char *const lists[] = {"anyOf", "oneOf", "type"};
+    for (int i = 0; i < 3; i++)
+        if (json_is_array(json_object_get(s, lists[i])))
+            return parameter_ways(x, s, lists[i], depth);
+    if (json_object_get(s, "enum") || json_object_get(s, "const"))
+        return listed_value(x, s, end);
+    grammar_node content = schema_string_in_tag(x, s);
     return content >= 0 ? grammar_seq2(b, content, end) : grammar_free_text(b, &stop, &empty, 1);
+}
+
+static grammar_node parameter(struct schema *x, const char *name, const json_t *schema)
+{
+    struct grammar_builder *b = x->b;
+    if (strpbrk(name, ">\n<"))
+        return schema_fail(x, ERR_UNSUPPORTED,
+                           "the name of a parameter cannot hold <, > or a line's end in this format");
+    grammar_node parts[] = {grammar_text(b, "<parameter="), grammar_text(b, name), grammar_text(b, ">\n"),
+                            parameter_value(x, schema, 0)};
+    return builder_failed(b) ? -1 : grammar_seq(b, parts, 4);
+}
+
+/* The schema of all parameters as one without references; NULL and an error if it says what cannot be kept
+ * to here. */
+static const json_t *parameters_schema(struct schema *x, const json_t *s)
+{
+    static const char *const kept[] = {"type", "properties", "required", "additionalProperties",
+                                       "unevaluatedProperties"};
+    const char *key, *why = "the parameters of a tool must be an object with properties";
+    json_t *v;
+    size_t i;
+    if (json_object_get(s, "$ref"))
+        s = schema_merge(x, s, json_true());
+    if (s && json_object_get(s, "allOf"))
+        s = schema_all(x, s);
+    if (!s)
+        return NULL;
+    const json_t *type = json_object_get(s, "type"), *properties = json_object_get(s, "properties"),
+                 *required = json_object_get(s, "required");
+    bool object = !type || (json_is_string(type) && strcmp(json_string_value(type), "object") == 0);
+    json_array_foreach(type, i, v)
+    {
+        object |= json_is_string(v) && strcmp(json_string_value(v), "object") == 0;
+    }
+    if (!json_is_object(s) || !object || (properties && !json_is_object(properties)))
+        schema_fail(x, ERR_UNSUPPORTED, "%s", why);
+    json_object_foreach((json_t *)s, key, v)
+    {
+        bool known = !schema_is_constraint(key);
+        for (i = 0; i < sizeof kept / sizeof kept[0] && !known; i++)
+            known = strcmp(key, kept[i]) == 0;
+        if (!known)
+            schema_fail(x, ERR_UNSUPPORTED, "\"%s\" is not supported beside the properties of a tool", key);
+    }
+    if (required && !json_is_array(required))
+        schema_fail(x, ERR_INVALID, "required must be an array of strings");
+    json_array_foreach(required, i, v)
+    {
+        if (!json_is_string(v))
+            schema_fail(x, ERR_INVALID, "required must be an array of strings");
+    }
+    return builder_failed(x->b) ? NULL : s;
+}
+
+/* The parameters of the schema's list in its order, then those that are only required. */
+static grammar_node parameters(struct schema *x, const json_t *s)
+{
+    struct grammar_builder *b = x->b;
+    const json_t *properties = json_object_get(s, "properties"), *required = json_object_get(s, "required"),
+                 *other = json_object_get(s, "additionalProperties");
+    grammar_node out = grammar_text(b, ""), *list;
+    const char *name;
+    json_t *value, *v;
+    int n = 0;
+    size_t i;
+    list = mem_alloc((json_object_size(properties) + json_array_size(required) + 1) * sizeof *list);
+    json_object_foreach((json_t *)properties, name, value)
+    {
+        size_t before = schema_enter(x, "properties");
+        schema_enter(x, name);
+        bool must = false;
+        json_array_foreach(required, i, v)
+        {
+            must |= strcmp(json_string_value(v), name) == 0;
+        }
+        grammar_node one = parameter(x, name, value);
+        list[n++] = must ? one : grammar_optional(b, one);
+        schema_leave(x, before);
+        if (builder_failed(b))
+            break;
+    }
+    json_array_foreach(required, i, v)
+    {
+        bool known = json_object_get(properties, json_string_value(v));
+        for (size_t k = 0; k < i && !known; k++)
+            known = json_equal(v, json_array_get(required, k));
+        if (!known && !builder_failed(b))
+            list[n++] = parameter(x, json_string_value(v), other ? other : json_true());
+    }
+    if (n && !builder_failed(b))
+        out = grammar_seq(b, list, n);
+    free(list);
+    return out;
 }
 
 grammar_node grammar_xml_parameters(struct grammar_builder *b, const json_t *schema,
@@ -353,40 +498,8 @@ grammar_node grammar_xml_parameters(struct grammar_builder *b, const json_t *sch
         return -1;
     struct schema x;
     schema_open(&x, b, schema, o);
-    const json_t *properties = json_object_get(schema, "properties"),
-                 *required = json_object_get(schema, "required");
-    const json_t *ref = json_object_get(schema, "$ref");
-    grammar_node out = grammar_text(b, ""), *list = NULL;
-    const char *name;
-    json_t *value, *v;
-    int n = 0, cap = 0;
-    size_t i;
-    if (ref || (schema && !json_is_object(schema)) || (properties && !json_is_object(properties)))
-        schema_fail(&x, ERR_UNSUPPORTED, "the parameters of a tool must be an object with properties");
-    json_object_foreach((json_t *)properties, name, value)
-    {
-        size_t before = schema_enter(&x, "properties");
-        schema_enter(&x, name);
-        bool must = false;
-        json_array_foreach(required, i, v)
-        {
-            must |= json_is_string(v) && strcmp(json_string_value(v), name) == 0;
-        }
-        if (strpbrk(name, ">\n<"))
-            schema_fail(&x, ERR_UNSUPPORTED,
-                        "the name of a parameter cannot hold <, > or a line's end in this format");
-        grammar_node parts[] = {grammar_text(b, "<parameter="), grammar_text(b, name), grammar_text(b, ">\n"),
-                                parameter_value(&x, value)};
-        grammar_node one = grammar_seq(b, parts, 4);
-        GROW(list, n, cap, 1);
-        list[n++] = must ? one : grammar_optional(b, one);
-        schema_leave(&x, before);
-        if (builder_failed(b))
-            break;
-    }
-    if (n)
-        out = grammar_seq(b, list, n);
-    free(list);
+    const json_t *s = parameters_schema(&x, schema);
+    grammar_node out = s ? parameters(&x, s) : -1;
     schema_close(&x);
     return builder_failed(b) ? -1 : out;
 }

@@ -77,6 +77,33 @@ grammar_node schema_string_content(struct schema *x, const json_t *s)
     return builder_failed(b) ? -1 : out;
 }
 
+static bool has_pattern_with(const json_t *s, char c)
+{
+    const json_t *list = json_object_get(s, SCHEMA_PATTERNS), *v;
+    const char *one = json_string_value(json_object_get(s, "pattern"));
+    bool found = one && strchr(one, c);
+    size_t i;
+    json_array_foreach(list, i, v)
+    {
+        found |= json_is_string(v) && strchr(json_string_value(v), c);
+    }
+    return found;
+}
+
+grammar_node schema_string_in_tag(struct schema *x, const json_t *s)
+{
+    struct grammar_builder *b = x->b;
+    int min, max;
+    grammar_node content = schema_string_content(x, s);
+    if (builder_failed(b) || !counts(x, s, "minLength", "maxLength", &min, &max))
+        return -1;
+    grammar_node plain = grammar_regex_node(b, "[^<]", 4, false);
+    if (content >= 0)
+        return has_pattern_with(s, '<') ? content
+                                        : grammar_intersect(b, content, grammar_repeat(b, plain, 0, -1));
+    return min > 0 || max >= 0 ? grammar_repeat(b, plain, min, max) : -1;
+}
+
 static grammar_node string_node(struct schema *x, const json_t *s)
 {
     struct grammar_builder *b = x->b;

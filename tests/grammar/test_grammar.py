@@ -583,6 +583,16 @@ def test_hostile_schemas(driver, name):
         assert 10 < len(answer["error"]) < 1000
 
 
+def test_a_grammar_of_many_rules(driver):
+    """Reading takes time by length alone: lines are not counted from the top for each rule."""
+    rules = "".join(f'r{i} ::= "{i}" # {"x" * 40}\n' for i in range(15000))
+    answer = driver.ask(kind="ebnf", spec=rules + "root ::= r1", accept=["1", "2"], walks=0)
+    assert "error" not in answer and answer["accepted"] == [True, False], answer
+    assert answer.get("seconds", 0) < 1.0, answer["seconds"]
+    answer = driver.ask(kind="ebnf", spec=rules + "root ::= nope")
+    assert "line 15001" in answer["error"]
+
+
 # --- regular expressions -------------------------------------------------------------------------------------------
 
 
@@ -686,3 +696,38 @@ def test_xml_parameters(driver):
     no = ["", p("days", 3), p("city", "x") + p("days", "x"), p("city", "x") + p("unit", '"c"'), p("city", "x") + p("other", 1)]
     assert accepted(driver, yes + no, kind="xml_parameters", spec=spec) == [True] * len(yes) + [False] * len(no)
     texts_of(driver, kind="xml_parameters", spec=spec, walks=10)
+
+
+@pytest.mark.parametrize("schema, yes, no", [
+    ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, ["a", "null"], ["c", "", "nul"]),
+    ({"anyOf": [{"$ref": "#/$defs/kind"}, {"type": "integer"}], "default": None}, ["x", "12"], ["z"]),
+    ({"allOf": [{"$ref": "#/$defs/kind"}], "description": "d"}, ["x", "y"], ["z", '"x"']),
+    ({"allOf": [{"type": "array"}, {"items": {"type": "integer"}}]}, ["[1, 2]"], ["one", '["a"]']),
+    ({"type": ["string", "null"], "enum": ["u", None]}, ["u", "null"], ["v"]),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "a\nb"], ["a", "abcd", "a<b"]),
+    ({"type": ["string", "integer"], "maxLength": 2, "maximum": 9}, ["ab", "7"], ["abc"]),
+    ({"type": "string", "pattern": "^[^x]+$"}, ["ab"], ["x", "a\n</parameter>\nb"]),
+    ({"type": "string", "pattern": "^<b>$"}, ["<b>"], ["b"]),
+    ({"type": "string", "const": "k", "enum": ["j", "k"]}, ["k"], ["j"]),
+    ({"type": "string", "enum": ["k", 5]}, ["k"], ["5"]),
+    ({"oneOf": [{"type": "string", "format": "date"}, {"type": "boolean"}]}, ["2024-02-29", "true"], ["today"]),
+])
+def test_strings_in_tags_keep_their_schema(driver, schema, yes, no):
+    """What stands without quotes is held to its schema no less than JSON is."""
+    spec = {"type": "object", "properties": {"p": schema}, "required": ["p"], "$defs": {"kind": {"enum": ["x", "y"]}}}
+    frame = lambda v: f"<parameter=p>\n{v}\n</parameter>\n"
+    assert accepted(driver, map(frame, yes + no), kind="xml_parameters", spec=spec) == [True] * len(yes) + [False] * len(no)
+    texts_of(driver, kind="xml_parameters", spec=spec, walks=5)
+
+
+def test_all_that_is_said_of_parameters(driver):
+    """Required names that are not listed, references and allOf around the whole; what cannot be kept to is refused."""
+    p = lambda k, v: f"<parameter={k}>\n{v}\n</parameter>\n"
+    a, b = {"properties": {"a": {"type": "integer"}}}, {"required": ["a", "b"]}
+    for spec in ({**a, **b}, {"allOf": [a, b]}, {"$ref": "#/$defs/x", "$defs": {"x": {**a, **b, "type": "object"}}}):
+        assert accepted(driver, [p("a", 1) + p("b", "any"), p("a", 1), p("b", "x")], kind="xml_parameters", spec=spec) == [True, False, False]
+    for spec, reason in (({**a, "required": [0]}, "required"), ({**a, "required": "a"}, "required"), ({"type": "array"}, "object"),
+                         ({"anyOf": [a, b]}, "anyOf"), ({**a, "minProperties": 1}, "minProperties"), ({"properties": []}, "object"),
+                         ({**a, **b, "additionalProperties": False}, "no text"), ({"$ref": "#/$defs/y"}, "names nothing"),
+                         ({"$ref": "#"}, "circle")):
+        assert reason in driver.ask(kind="xml_parameters", spec=spec)["error"], spec
