@@ -78,8 +78,10 @@ void fork_share_row(struct fork_list *f, struct sluice_request *r, int count, st
     if (!f->prefix->has_state || !g->members->sibling)
         return;
     g->state_slot = prefix_keep_state(f->prefix);
-    if (g->state_slot >= 0)
+    if (g->state_slot >= 0) {
+        r->save_positions[r->n_saves] = -1; /* the cache is not to take it for its own */
         r->saves[r->n_saves++] = (struct state_save){.after = count, .slot = g->state_slot};
+    }
 }
 
 void fork_hold(struct fork_list *f, struct sluice_request *r)

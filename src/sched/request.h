@@ -74,7 +74,7 @@ struct sluice_request {
     int32_t rolling, rolling_block; /* the answer's latest snapshot and its block; -1 = none */
     struct state_save saves[REQUEST_MAX_SAVES + 1]; /* [n_saves] of the step under way (the last may be
                                                        a fork's) … */
-    int save_positions[REQUEST_MAX_SAVES];          /* … and the positions they are for */
+    int save_positions[REQUEST_MAX_SAVES + 1];      /* … and the positions they are for; -1 = a fork's */
     int n_saves;
 
     /* prefixes on disk (sched/prefix_disk.h) */

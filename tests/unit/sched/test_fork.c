@@ -292,12 +292,45 @@ static void prompt_tokens_that_wait_are_bounded(void **state)
     sluice_close(s);
 }
 
+/* A prompt with more borders than states are kept in a step: the group's own comes on top of them. */
+static void states_of_a_step_are_bounded(void **state)
+{
+    (void)state;
+    enum { BORDERS = 20, PROMPT = 64 * BORDERS + 10 };
+    struct sluice_options o = {
+        .threads = 1, .max_num_seqs = 4, .max_model_len = PROMPT + ANSWER, .max_num_batched_tokens = 2048};
+    struct sluice *s = open_model(models[1], &o);
+    struct sluice_sampling p = sampling(1);
+    struct sluice_request *group[2], *alone;
+    static int32_t ids[PROMPT];
+    int borders[BORDERS];
+    struct err e = {0};
+    assert_true(sluice_plan(s)->state_snapshots > BORDERS);
+    make_prompt(ids, PROMPT, 1);
+    for (int i = 0; i < BORDERS; i++)
+        borders[i] = 64 * (i + 1);
+    p.borders = borders;
+    p.n_borders = BORDERS;
+    assert_int_equal(sluice_submit_group(s, ids, PROMPT, &p, 2, group, &e), 0);
+    run(s);
+    for (int i = 0; i < 2; i++, p.seed++) { /* again, alone, from what was kept */
+        assert_non_null(alone = sluice_submit(s, ids, PROMPT, &p, &e));
+        run(s);
+        assert_memory_equal(sluice_request_tokens(alone), sluice_request_tokens(group[i]),
+                            ANSWER * sizeof(int32_t));
+        sluice_request_free(alone);
+        sluice_request_free(group[i]);
+    }
+    sluice_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_prompt_is_computed_once),
         cmocka_unit_test(a_group_may_be_scored_only),
         cmocka_unit_test(siblings_may_go),
+        cmocka_unit_test(states_of_a_step_are_bounded),
         cmocka_unit_test(pressure_changes_nothing),
         cmocka_unit_test(prompt_tokens_that_wait_are_bounded),
     };
