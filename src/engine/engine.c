@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,17 +166,35 @@ static void finish_job(struct engine *en, struct row_worker *w, int row, struct 
     }
 }
 
+/* The jobs of a step, counted through row after row: many answers may begin from one row. */
 struct rows_job {
     struct engine *en;
-    struct row_job *rows;
+    struct row_job *rows; /* [n_rows] */
+    int n_rows;
+    _Atomic int64_t claimed; /* jobs that some thread does or has done */
 };
 
-static void finish_rows(void *arg, int64_t begin, int64_t end, int thread)
+static int64_t count_jobs(const struct row_job *rows, int n_rows)
 {
+    int64_t n = 0;
+    for (int i = 0; i < n_rows; i++)
+        for (const struct row_job *job = &rows[i]; job; job = job->next)
+            n++;
+    return n;
+}
+
+/* Does jobs that nobody has claimed until there are none: called once by each thread. */
+static void finish_jobs(void *arg, int64_t begin, int64_t end, int thread)
+{
+    (void)begin, (void)end;
     struct rows_job *j = arg;
-    for (int64_t i = begin; i < end; i++)
-        for (struct row_job *job = &j->rows[i]; job; job = job->next)
-            finish_job(j->en, &j->en->workers[thread], (int)i, job);
+    int64_t k = 0, mine = atomic_fetch_add(&j->claimed, 1);
+    for (int i = 0; i < j->n_rows; i++)
+        for (struct row_job *job = &j->rows[i]; job; job = job->next, k++)
+            if (k == mine) {
+                finish_job(j->en, &j->en->workers[thread], i, job);
+                mine = atomic_fetch_add(&j->claimed, 1);
+            }
 }
 
 void engine_step(struct engine *en, const struct batch *batch, struct row_job *rows,
@@ -186,8 +205,9 @@ void engine_step(struct engine *en, const struct batch *batch, struct row_job *r
     struct step s = {.batch = batch, .kv = &en->kv, .state = en->state, .logits = en->logits};
     model_step(en->m, &s);
     double sampling = clock_now();
-    struct rows_job job = {en, rows};
-    en->b->ops->parallel(en->b, finish_rows, &job, batch->n_logits);
+    struct rows_job jobs = {.en = en, .rows = rows, .n_rows = batch->n_logits};
+    int64_t n_jobs = count_jobs(rows, batch->n_logits);
+    en->b->ops->parallel(en->b, finish_jobs, &jobs, n_jobs < en->n_workers ? n_jobs : en->n_workers);
     const struct op_counts *n = &en->b->count;
     ledger->weight_bytes += n->weight_bytes;
     ledger->kv_read_bytes += n->kv_read_bytes;
