@@ -113,18 +113,20 @@ void metrics_add_steps(struct metrics *m, const struct sluice_stats *now)
 static void write_requests(struct page *p, const struct metrics *m)
 {
     static const char *const reasons[FINISHED_N] = {"stop", "length", "abort", "error", "repetition"};
+    static const char *const requests[TOOL_REQUESTS_N] = {"chat_completions", "responses", "other"};
     page_heading(p, "vllm:request_success_total", "counter", "Finished answers by reason.");
     for (int i = 0; i < FINISHED_N; i++)
         str_addf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
                  reasons[i], (unsigned long long)m->finished[i]);
     page_heading(p, "vllm:tool_call_parser_invocations_total", "counter", "Answers read for tool calls.");
-    for (int stream = 0; stream < 2; stream++)
-        for (int called = 0; called < 2; called++)
-            str_addf(p->out,
-                     "vllm:tool_call_parser_invocations_total{%s,mode=\"%s\",outcome=\"%s\",request_type="
-                     "\"chat_completions\"} %llu\n",
-                     p->model, stream ? "streaming" : "non_streaming", called ? "tool_call" : "no_tool_call",
-                     (unsigned long long)m->tool_parses[stream][called]);
+    for (int i = 0; i < TOOL_REQUESTS_N * 2 * 2; i++) {
+        int type = i / 4, stream = i / 2 % 2, called = i % 2;
+        str_addf(p->out,
+                 "vllm:tool_call_parser_invocations_total{%s,mode=\"%s\",outcome=\"%s\",request_type=\"%s\"} "
+                 "%llu\n",
+                 p->model, stream ? "streaming" : "non_streaming", called ? "tool_call" : "no_tool_call",
+                 requests[type], (unsigned long long)m->tool_parses[type][stream][called]);
+    }
     page_write_histograms(p, m);
 }
 

@@ -36,6 +36,8 @@ struct finished_answer {
     int prompt_tokens, cached_tokens, tokens, max_tokens, n, preemptions;
 };
 
+enum tool_request { TOOL_REQUESTS_CHAT, TOOL_REQUESTS_RESPONSES, TOOL_REQUESTS_OTHER, TOOL_REQUESTS_N };
+
 #define METRICS_ROUTES 48
 
 struct metrics {
@@ -44,7 +46,8 @@ struct metrics {
         preemptions, computed_tokens, iteration_tokens;
     double token_bounds[HISTOGRAM_MAX]; /* 1, 2, 5, 10 … up to the model's context */
     uint64_t finished[FINISHED_N];
-    uint64_t tool_parses[2][2]; /* answers read for tool calls: whole or streamed, without or with calls */
+    /* answers read for tool calls: by protocol, whole or streamed, without or with calls */
+    uint64_t tool_parses[TOOL_REQUESTS_N][2][2];
     struct http_metrics {
         uint64_t replies[6]; /* by hundreds of the status */
         uint64_t n;          /* as many replies, timed and measured: */

@@ -336,7 +336,8 @@ static void on_stats(evutil_socket_t fd, short what, void *arg)
         double busy = now.total.seconds - then->total.seconds;
         double bytes = (double)(now.total.weight_bytes - then->total.weight_bytes);
         uint64_t prompt = now.prompt_tokens - then->prompt_tokens,
-                 cached = now.cached_tokens - then->cached_tokens;
+                 cached = now.cached_tokens + now.offload.found_tokens - then->cached_tokens -
+                          then->offload.found_tokens; /* in memory, and on disk */
         uint64_t looked_up = now.looked_up_tokens - then->looked_up_tokens;
         char share[64] = "";
         if (s->read_bandwidth > 0 && busy > 0)

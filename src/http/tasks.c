@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "api/json_write.h"
+#include "api/responses.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -149,6 +150,13 @@ static enum finished_reason reason_of(const struct choice *c)
     return FINISHED_ERROR;
 }
 
+static enum tool_request tool_request_of(const struct generation *g)
+{
+    if (g->writer == &chat_writer)
+        return TOOL_REQUESTS_CHAT;
+    return g->writer == &responses_writer ? TOOL_REQUESTS_RESPONSES : TOOL_REQUESTS_OTHER;
+}
+
 static void record(struct server *s, const struct task *t)
 {
     const struct generation *g = t->generation;
@@ -169,7 +177,7 @@ static void record(struct server *s, const struct task *t)
                                                                   .n = g->request->n,
                                                                   .preemptions = p->preemptions});
         if (g->request->tools)
-            s->metrics.tool_parses[g->request->stream][c->output.calls.n_calls > 0]++;
+            s->metrics.tool_parses[tool_request_of(g)][g->request->stream][c->output.calls.n_calls > 0]++;
         if (c->n_tokens > longest)
             longest = c->n_tokens;
     }

@@ -208,6 +208,15 @@ def test_calls(qwen, choice):
     assert [item.type for item in parsed.output] == ["function_call"]
 
 
+def test_answers_read_for_calls_are_counted(qwen):
+    def counts():
+        return [sum(v for k, v in qwen.metrics().items() if "tool_call_parser" in k and f'request_type="{kind}"' in k)
+                for kind in ("responses", "chat_completions", "other")]
+    before = counts()
+    post(qwen, tools=[WEATHER], max_output_tokens=4)
+    assert counts() == [before[0] + 1, *before[1:]]
+
+
 def test_items_of_the_input(qwen):
     """What clients send back: thoughts, calls and results reach the template as one turn."""
     items = [{"role": "developer", "content": "Be kind."},
