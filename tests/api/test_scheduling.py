@@ -101,12 +101,14 @@ def test_answers_share_their_prompt(serve, model):
 
 
 def test_lower_priority_numbers_go_first(serve):
+    """The one that goes last is long: its end is behind the other's however late the threads here hear of them."""
     s = serve("--max-num-seqs", 1, "--scheduling-policy", "priority")
     first = in_background(s, LONG)
     wait_for(s, 1, 0)
-    late = in_background(s, {**SHORT, "priority": 5})
+    late = in_background(s, {**LONG, "priority": 5})
     wait_for(s, 1, 1)
     soon = in_background(s, {**SHORT, "priority": -5})
+    wait_for(s, 1, 2)
     for t in (first, late, soon):
         t.join()
         assert t.reply[0] == 200

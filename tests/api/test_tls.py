@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import openai
 import pytest
@@ -195,7 +196,8 @@ def test_a_thousand_idle_connections(start, files):
     status, page = fetch(s, trust, path="/metrics")
     assert status == 200 and time.monotonic() - begin < 5
     assert s.metric_of("process_open_fds", page) > 1000
-    assert s.metric_of("process_resident_memory_bytes", page) - before < 1e9  # a sanitizer's allocator keeps 300 KB each, others less than 100
+    each = 1e6 if b"__asan_init" in Path(BINARY).read_bytes() else 1e5  # a sanitizer's allocator keeps 300 KB
+    assert s.metric_of("process_resident_memory_bytes", page) - before < 1000 * each
     for c in idle:
         c.close()
     assert s.stop() == 0
