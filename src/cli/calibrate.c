@@ -172,16 +172,6 @@ void calibration_free(struct calibration *c)
     free(c);
 }
 
-int64_t calibration_tokens(const struct calibration *c)
-{
-    return c->tokens;
-}
-
-int64_t calibration_width(const struct calibration *c)
-{
-    return c->width;
-}
-
 struct error_feedback *calibration_find(struct calibration *c, const char *name, bool *whole)
 {
     for (int i = 0; i < c->n_users; i++) {

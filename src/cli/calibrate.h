@@ -21,9 +21,6 @@ struct calibration *calibrate(const struct model_file *file, const struct calibr
                               struct err *e);
 void calibration_free(struct calibration *c); /* may be NULL */
 
-int64_t calibration_tokens(const struct calibration *c);
-int64_t calibration_width(const struct calibration *c); /* of the blocks in which columns interact */
-
 /* What is known about the inputs of the file's tensor `name`. NULL if nothing is: it is no matrix of a step.
  * `*whole` tells whether errors may be fed back; otherwise its importance is all that should be used (a head
  * that is also the embedding, or too few inputs). */

@@ -106,10 +106,10 @@ static json_t *to_json(struct reader *r, const yaml_node_t *n, int depth, struct
     if (is_map) {
         for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
             const yaml_node_t *key = yaml_document_get_node(&r->doc, p->key);
-            json_t *v = to_json(r, yaml_document_get_node(&r->doc, p->value), depth + 1, e);
-            if (!v || key->type != YAML_SCALAR_NODE ||
-                json_object_set_new(out, (const char *)key->data.scalar.value, v)) {
-                if (v)
+            bool text = key->type == YAML_SCALAR_NODE;
+            json_t *v = text ? to_json(r, yaml_document_get_node(&r->doc, p->value), depth + 1, e) : NULL;
+            if (!v || json_object_set_new(out, (const char *)key->data.scalar.value, v)) {
+                if (v || !text)
                     err_set(e, ERR_INVALID, "--config %s: line %zu: the key must be text", r->path,
                             key->start_mark.line + 1);
                 json_decref(out);

@@ -170,11 +170,6 @@ void imatrix_close(struct imatrix *im)
     free(im);
 }
 
-int imatrix_count(const struct imatrix *im)
-{
-    return im->n;
-}
-
 int imatrix_find(const struct imatrix *im, const char *name, int64_t cols, const float **out, struct err *e)
 {
     struct entry key = {.name = (char *)name};

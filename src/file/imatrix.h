@@ -11,7 +11,6 @@ struct imatrix;
 
 struct imatrix *imatrix_open(const char *path, struct err *e); /* NULL and *e on failure */
 void imatrix_close(struct imatrix *im);                        /* may be NULL */
-int imatrix_count(const struct imatrix *im);
 
 /* *out = importance [cols] of the tensor that GGUF calls `name`, owned by im; NULL if the file has none. -1
  * and *e if it has one of another width. */

@@ -17,11 +17,6 @@ const struct block_format *block_format(enum dtype dtype)
     return NULL;
 }
 
-bool quantize_writes(enum dtype dtype)
-{
-    return dtype == DT_F32 || dtype == DT_F16 || dtype == DT_BF16 || block_format(dtype);
-}
-
 static void cast_row(enum dtype to, const float *x, int64_t n, uint8_t *out)
 {
     if (to == DT_F32) {

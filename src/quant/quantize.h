@@ -10,12 +10,9 @@
 #include "base/pool.h"
 #include "quant/feedback.h"
 
-/* Whether quantize_tiles writes this type: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K. */
-bool quantize_writes(enum dtype dtype);
-
 /* A matrix to encode. */
 struct quantize_job {
-    enum dtype from, to;
+    enum dtype from, to; /* to: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K */
     int64_t rows, cols;
     const uint8_t *data;                   /* [rows, cols] in from's blocks, which must be decodable */
     const float *importance;               /* [cols] or NULL; ignored with feedback */
