@@ -219,6 +219,12 @@ static json_t *report_of(const struct model_file *f)
     } else {
         json_object_set_new(report, "kind", json_string("huggingface"));
     }
+    const struct quantised *q = &f->quantised;
+    if (q->format)
+        json_object_set_new(report, "quantised",
+                            json_pack("{s:o, s:i, s:i, s:s*}", "format",
+                                      json_text(q->format, strlen(q->format)), "matrices", q->n_mats,
+                                      "rounded", q->n_rounded, "not_read", q->refusal));
     json_object_set_new(report, "files", json_integer(f->n_maps));
     json_object_set_new(report, "metadata", metadata_of(f));
     add_tensors(report, f);
@@ -322,6 +328,13 @@ static void print_report(const json_t *report)
     if (int_of(report, "files") > 1)
         printf(", weights in %lld files", int_of(report, "files"));
     printf("\n");
+    const json_t *q = json_object_get(report, "quantised");
+    if (text_of(q, "not_read"))
+        printf("\nQuantised: %s\n  not read: %s\n", text_of(q, "format"), text_of(q, "not_read"));
+    else if (q)
+        printf("\nQuantised: %s\n  %lld matrices, read as the types below: %lld exactly, %lld rounded\n",
+               text_of(q, "format"), int_of(q, "matrices"), int_of(q, "matrices") - int_of(q, "rounded"),
+               int_of(q, "rounded"));
     print_metadata(json_object_get(report, "metadata"));
     print_tensors(json_object_get(report, "tensors"));
     if (json_array_size(not_read))

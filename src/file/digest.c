@@ -26,7 +26,7 @@ void model_file_digest(const struct model_file *f, uint64_t out[2])
         hash_add(&h, t->name, strlen(t->name) + 1);
         hash_add(&h, &t->dtype, sizeof t->dtype);
         hash_add(&h, t->shape, sizeof t->shape);
-        if (!is_mapped(f, t))
+        if (!t->packed && !is_mapped(f, t))
             hash_add(&h, t->data, t->bytes);
     }
     char *config = f->config ? json_dumps(f->config, JSON_SORT_KEYS | JSON_COMPACT) : NULL;

@@ -215,9 +215,12 @@ int hf_dir_open(struct model_file *f, struct tensor_list *l, struct err *e)
         return -1;
     if (!f->config)
         return no_config(f->path, e);
-    if (load_texts(f, e) != 0)
+    if (load_texts(f, e) != 0 || open_weights(f, l, e) != 0)
         return -1;
-    return open_weights(f, l, e);
+    if (tensor_list_sort(l, e) != 0)
+        return err_prefix(e, "%s", f->path);
+    hf_quantised(f, l);
+    return 0;
 }
 
 int hf_dir_open_tokenizer(struct model_file *f, struct tensor_list *l, struct err *e)

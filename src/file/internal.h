@@ -34,7 +34,8 @@ struct tensor_list {
 /* Appends, taking a copy of the name. The list holds at most INT_MAX / 2 entries, far above what its callers'
  * bounds let through. */
 void tensor_list_add(struct tensor_list *l, const struct tensor *t);
-void tensor_list_add_unread(struct tensor_list *l, const char *name, const char *why_fmt, ...)
+struct unread_tensor *tensor_list_add_unread(struct tensor_list *l, const char *name, const char *why_fmt,
+                                             ...) /* the entry, until the next is added */
     __attribute__((format(printf, 3, 4)));
 void tensor_list_free(struct tensor_list *l);
 
@@ -66,7 +67,11 @@ const struct mapping *model_file_map(struct model_file *f, const char *path, str
 /* Fills f from a Hugging Face directory and l with its tensors. -1 and *e on failure. */
 int hf_dir_open(struct model_file *f, struct tensor_list *l, struct err *e);
 
-/* The same from the directory's files but those of weights; l stays empty. */
+/* In a sorted list, puts one matrix X.weight in the place of the tensors that a quantised checkpoint keeps it
+ * in; what cannot be put together becomes an unread tensor, which says why. Fills f->quantised. */
+void hf_quantised(struct model_file *f, struct tensor_list *l);
+
+/* As hf_dir_open, from the directory's files but those of weights; l stays empty. */
 int hf_dir_open_tokenizer(struct model_file *f, struct tensor_list *l, struct err *e);
 
 /* Parses a whole safetensors file. -1 and *e on failure (the list may have grown). */

@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "file/gguf.h"
 #include "file/internal.h"
+#include "file/packed.h"
 
 const struct mapping *model_file_map(struct model_file *f, const char *path, struct err *e)
 {
@@ -225,6 +226,8 @@ void model_file_close(struct model_file *f)
     json_decref(f->tokenizer);
     json_decref(f->tokenizer_config);
     free(f->chat_template);
+    free(f->quantised.format);
+    free(f->quantised.refusal);
     for (int i = 0; i < f->n_maps; i++)
         mapping_close(&f->maps[i]);
     free(f->maps);
@@ -247,6 +250,12 @@ const char *model_file_why_missing(const struct model_file *f, const char *name)
 
 void model_file_drop(const struct model_file *f, const struct tensor *t)
 {
+    if (t->packed) {
+        model_file_drop(f, &t->packed->codes);
+        model_file_drop(f, &t->packed->scales);
+        model_file_drop(f, &t->packed->zeros);
+        return;
+    }
     (void)f; /* any mapping: whole pages inside the tensor belong to no other one */
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = ((uintptr_t)t->data + page - 1) / page * page;

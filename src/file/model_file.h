@@ -20,15 +20,27 @@ struct tensor {
     int n_dims;                     /* 0 (scalar) … TENSOR_MAX_DIMS */
     int64_t shape[TENSOR_MAX_DIMS]; /* outermost first, as in PyTorch: a matrix is [rows out, columns in].
                                        Unused entries are 1; every entry is at least 1. */
-    const void *data;               /* mapped bytes; not necessarily aligned */
+    const void *data;               /* mapped bytes; not necessarily aligned. NULL if packed is not */
     size_t bytes;
+    struct packed
+        *packed; /* NULL; or the codes and scales of which the bytes are to be made: file/packed.h */
 };
 
 /* A tensor that is in the file, and in bounds, but has no place in `struct tensor`: an element type that
  * sluice does not read (fp8 …), more than TENSOR_MAX_DIMS dimensions, or no elements. Only an error for a
  * model that needs it. (GGUF files have none: there, such a tensor fails the opening.) */
 struct unread_tensor {
-    char *name, *why; /* why: "has the element type F8_E4M3, which …" */
+    char *name, *why;    /* why: "has the element type F8_E4M3, which …" */
+    bool is_fp8;         /* F8_E4M3, 1 to TENSOR_MAX_DIMS dimensions: */
+    struct tensor bytes; /* … its bytes, as DT_I8 */
+};
+
+/* What a Hugging Face directory's quantization_config says. */
+struct quantised {
+    char *format;          /* "gptq, 4 bits, groups of 128"; NULL: it says nothing */
+    char *refusal;         /* why it is not read: "quantization_config: …"; NULL if it is */
+    int n_mats, n_rounded; /* matrices put together of codes and scales; those of them whose type does not
+                              hold all weights exactly (file/packed.h) */
 };
 
 enum model_file_kind { MODEL_FILE_GGUF, MODEL_FILE_HF };
@@ -51,12 +63,14 @@ struct model_file {
                                  model_max_length) all its numbers are JSON reals */
     char *chat_template;      /* chat_template.jinja, else tokenizer_config's chat_template (a named list: its
                                  "default"), else GGUF's tokenizer.chat_template; NULL if none */
-    struct mapping *maps;     /* the mapped files, private to src/file */
+    struct quantised quantised; /* HF only */
+    struct mapping *maps;       /* the mapped files, private to src/file */
     int n_maps;
 };
 
 /* Opens `path`: a .gguf file (recognised by its magic), or a directory. Split GGUFs (…-00001-of-0000N.gguf)
- * open all their parts. NULL and *e (file, tensor or key named) on failure. Reads headers only. */
+ * open all their parts. NULL and *e (file, tensor or key named) on failure. Reads headers only, and the
+ * scales of quantised directories: what type their matrices become depends on them. */
 struct model_file *model_file_open(const char *path, struct err *e);
 void model_file_close(struct model_file *f); /* f may be NULL */
 

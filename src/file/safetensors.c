@@ -82,9 +82,17 @@ static int parse_tensor(const char *name, const json_t *entry, const uint8_t *da
                        "tensor '%s': its shape and type need other than the %llu bytes it has", name,
                        (unsigned long long)(end - begin));
 
-    if (dtype < 0)
-        tensor_list_add_unread(l, name, "has the element type %.40s, which sluice does not read", type);
-    else if (n_dims > TENSOR_MAX_DIMS)
+    if (dtype < 0) {
+        struct unread_tensor *u =
+            tensor_list_add_unread(l, name, "has the element type %.40s, which sluice does not read", type);
+        u->is_fp8 = strcmp(type, "F8_E4M3") == 0 && n_dims >= 1 && n_dims <= TENSOR_MAX_DIMS && !empty;
+        if (u->is_fp8) {
+            u->bytes = t;
+            u->bytes.name = NULL;
+            u->bytes.dtype = DT_I8;
+            u->bytes.n_dims = (int)n_dims;
+        }
+    } else if (n_dims > TENSOR_MAX_DIMS)
         tensor_list_add_unread(l, name, "has %zu dimensions; sluice reads up to %d", n_dims, TENSOR_MAX_DIMS);
     else if (empty)
         tensor_list_add_unread(l, name, "has no elements");

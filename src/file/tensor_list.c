@@ -26,7 +26,8 @@ void tensor_list_add(struct tensor_list *l, const struct tensor *t)
     added->name = mem_strdup(t->name);
 }
 
-void tensor_list_add_unread(struct tensor_list *l, const char *name, const char *why_fmt, ...)
+struct unread_tensor *tensor_list_add_unread(struct tensor_list *l, const char *name, const char *why_fmt,
+                                             ...)
 {
     char why[256];
     va_list ap;
@@ -34,13 +35,16 @@ void tensor_list_add_unread(struct tensor_list *l, const char *name, const char 
     vsnprintf(why, sizeof why, why_fmt, ap);
     va_end(ap);
     l->unread = grown(l->unread, l->n_unread, &l->cap_unread, sizeof *l->unread);
-    l->unread[l->n_unread++] = (struct unread_tensor){.name = mem_strdup(name), .why = mem_strdup(why)};
+    l->unread[l->n_unread] = (struct unread_tensor){.name = mem_strdup(name), .why = mem_strdup(why)};
+    return &l->unread[l->n_unread++];
 }
 
 void tensor_list_free(struct tensor_list *l)
 {
-    for (int i = 0; i < l->n; i++)
+    for (int i = 0; i < l->n; i++) {
         free((char *)l->tensors[i].name);
+        free(l->tensors[i].packed);
+    }
     for (int i = 0; i < l->n_unread; i++) {
         free(l->unread[i].name);
         free(l->unread[i].why);

@@ -94,20 +94,13 @@ void ends_logits(struct model *m, const struct step *s, const float *x, struct e
     model_show(m, "logits", -1, s->logits, n, c->vocab);
 }
 
-/* Weights in a scheme of their own (GPTQ, AWQ, fp8 …) come with a note of how to read them. */
 static int refuse_quantised(const struct params *p, struct err *e)
 {
-    const json_t *q = json_object_get(p->config, "quantization_config");
-    if (!q)
-        q = json_object_get(p->root, "quantization_config");
-    if (!q || json_is_null(q))
-        return 0;
-    const char *method = json_string_value(json_object_get(q, "quant_method"));
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "%s/config.json: \"quantization_config\" says that the weights are quantised by \"%.40s\", "
-        "which is not supported: use the original checkpoint, or a GGUF file",
-        p->file->path, method ? method : "?");
+    if (p->file->quantised.refusal)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s/config.json: %s; use another checkpoint of the model, or a GGUF file",
+                       p->file->path, p->file->quantised.refusal);
+    return 0;
 }
 
 static int refuse_unsupported(const struct params *p, const char *act_key, const char *act, struct err *e)

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "file/packed.h"
 #include "quant/mix.h"
 #include "quant/quantize.h"
 
@@ -119,16 +120,36 @@ static enum dtype kept_type(const struct weights *w, struct weight_name name, co
     return dtype_row_bytes(to, cols) < dtype_row_bytes(t->dtype, cols) ? to : t->dtype;
 }
 
-/* Makes the matrix of a tensor in the type `to`, encoding it first where that is not its own. */
-static struct mat *make_mat(const struct weights *w, const struct tensor *t, enum dtype to,
+/* Makes the bytes of a packed tensor; the caller frees. NULL and *e. */
+static uint8_t *unpack(struct backend *b, const struct tensor *t, struct err *e)
+{
+    struct packed_job j = {.p = t->packed, .to = t->dtype};
+    j.out = mem_try_alloc(t->bytes, 1);
+    j.scratch = mem_try_alloc((size_t)b->ops->threads(b), packed_scratch_bytes(t->packed));
+    if (j.out && j.scratch)
+        b->ops->parallel(b, packed_tiles, &j, packed_tile_count(t->shape[0]));
+    if (!j.out || !j.scratch || j.bad) {
+        err_set(e, j.bad ? ERR_INVALID : ERR_NO_MEMORY, "%s",
+                j.bad ? "its codes and scales give NaN or infinity: the file is damaged"
+                      : "no memory to unpack it");
+        free(j.out);
+        j.out = NULL;
+    }
+    free(j.scratch);
+    return j.out;
+}
+
+/* Makes the matrix of a tensor, whose bytes are `data`, in the type `to`, encoding it first where that is not
+ * its own. */
+static struct mat *make_mat(const struct weights *w, const struct tensor *t, const void *data, enum dtype to,
                             const int32_t *row_map, struct err *e)
 {
     struct backend *b = w->m->b;
     int64_t rows = t->shape[0], cols = t->shape[1];
-    struct mat_source src = {to, rows, cols, t->data, row_map};
+    struct mat_source src = {to, rows, cols, data, row_map};
     if (to == t->dtype)
         return b->ops->mat_create(b, &src, e);
-    struct quantize_job j = {.from = t->dtype, .to = to, .rows = rows, .cols = cols, .data = t->data};
+    struct quantize_job j = {.from = t->dtype, .to = to, .rows = rows, .cols = cols, .data = data};
     struct mat *made = NULL;
     j.out = mem_try_alloc((size_t)rows, dtype_row_bytes(to, cols));
     j.scratch = mem_try_alloc((size_t)b->ops->threads(b), quantize_scratch_floats(cols) * sizeof(float));
@@ -173,7 +194,10 @@ int weights_mat(struct weights *w, struct weight_name name, int flags, int64_t r
     enum dtype kept = kept_type(w, name, t);
     size_t bytes = m->b->ops->mat_bytes(kept, rows, cols);
     if (w->load) {
-        *out = make_mat(w, t, kept, row_map, e);
+        uint8_t *unpacked = t->packed ? unpack(m->b, t, e) : NULL;
+        if (unpacked || !t->packed)
+            *out = make_mat(w, t, t->packed ? unpacked : t->data, kept, row_map, e);
+        free(unpacked);
         if (!*out)
             return err_prefix(e, "%s: tensor \"%s\"", m->file->path, t->name);
         if (m->n_mats == m->cap_mats) {
@@ -199,6 +223,9 @@ static int check_vec(const struct weights *w, const struct tensor *t, int64_t n,
                        "%s: tensor \"%s\" has shape %s, but the configuration asks for %lld elements",
                        w->m->file->path, t->name, shape, (long long)n);
     }
+    if (t->packed)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" is quantised, which only matrices may be here",
+                       w->m->file->path, t->name);
     if (!is_weight_type(t->dtype) || !dtype_info(t->dtype)->decodable || n % dtype_info(t->dtype)->block)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" has type %s, which cannot be read here",
                        w->m->file->path, t->name, dtype_info(t->dtype)->name);
