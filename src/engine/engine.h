@@ -55,11 +55,6 @@ void engine_move(void *engine, enum move what, int32_t from, int32_t to, int par
 /* Bytes of a KV block of all layers, which is also those of a page of swap space. */
 size_t engine_block_bytes(const struct engine *en);
 
-/* A move_fn. */
-void engine_move(void *engine, enum move what, int32_t from, int32_t to, int part);
-/* Bytes of a KV block of all layers, which is also those of a page of swap space. */
-size_t engine_block_bytes(const struct engine *en);
-
 /* Runs one step. rows [batch->n_logits] in the order of logits. Adds to *ledger what the step moved and
  * computed. */
 void engine_step(struct engine *en, const struct batch *batch, struct row_job *rows,
