@@ -92,7 +92,7 @@ static enum dtype choose_fp8(struct packed *p, const struct survey *s)
     if (s->short_scales && s->least >= 0x1p-100f && s->most <= 0x1p100f)
         return DT_BF16;
     p->rounded = true;
-    /* within 2^-12, or within 2^-25 of weights that small; beside the codes' own steps that is little, unless
+    /* within 2^-11, or 2^-25 of small weights; beside the codes' own steps that is little, unless
      * the scales are tiny */
     return s->least >= 0x1p-16f && s->most <= 146 ? DT_F16 : DT_BF16;
 }

@@ -142,3 +142,24 @@ def test_bytes_of_a_file_do_not_reach_the_terminal_raw(tmp_path):
     (tmp_path / "m.gguf").write_bytes(data)
     r = inspect(tmp_path / "m.gguf")
     assert r.returncode == 0 and "\x1b" not in r.stdout and "\\u001b[2J\ufffd\\u0000z" in r.stdout.replace("001B", "001b")
+
+
+@pytest.mark.parametrize("name, words, kind, rounded", [
+    ("awq-g32", "awq, 4 bits, groups of 32 with zero points", "Q5_0", 0),
+    ("ct-sym-g128", "compressed-tensors (pack-quantized), 4 bits, groups of 128", "Q4_0", 0),
+    ("fp8-block", "fp8, e4m3, blocks of 128x128", "F16", 7)])
+def test_quantised_directories_name_their_format(name, words, kind, rounded):
+    path = FIXTURES / "quantised" / name
+    r = report(path)
+    assert r["quantised"] == {"format": words, "matrices": 7, "rounded": rounded}
+    assert {t["type"] for t in r["tensors"] if "proj" in t["name"]} == {kind}
+    assert f"Quantised: {words}\n  7 matrices" in inspect(path).stdout
+
+
+def test_a_format_that_is_not_read_is_named(tmp_path):
+    config = json.loads((FIXTURES / "quantised/awq-g32/config.json").read_text())
+    config["quantization_config"] = {"quant_method": "exl2", "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(FIXTURES / "quantised/awq-g32/model.safetensors")
+    assert report(tmp_path)["quantised"]["not_read"].startswith('quantization_config: quant_method "exl2" is not')
+    assert "Quantised: exl2\n  not read: " in inspect(tmp_path).stdout
