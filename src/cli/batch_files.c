@@ -377,7 +377,9 @@ int batch_output_close(struct batch_output *out, struct err *e)
 {
     if (out->fd < 0)
         return 0;
-    int rc = fsync(out->fd) ? err_set(e, ERR_IO, "cannot write %s to its disk: %m", out->path) : 0;
+    int rc = fsync(out->fd) && errno != EINVAL /* no file, which was refused */
+                 ? err_set(e, ERR_IO, "cannot write %s to its disk: %m", out->path)
+                 : 0;
     close(out->fd);
     out->fd = -1;
     return rc;

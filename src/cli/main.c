@@ -121,6 +121,8 @@ int main(int argc, char **argv)
     keep_standard_files();
     /* A reader that goes away (a client, `| head`) is a failed write, not the end of the process. */
     signal(SIGPIPE, SIG_IGN);
+    /* A file at the limit that the system sets (ulimit -f) is one too: a server goes on without it. */
+    signal(SIGXFSZ, SIG_IGN);
     if (argc < 2) {
         print_commands(stderr);
         return EXIT_USAGE;

@@ -1,5 +1,6 @@
 """Prefixes on disk through the server: --kv-offload-dir."""
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -98,6 +99,18 @@ def test_directory_lost_under_the_server(start, tmp_path):
     assert got == want and cached(usage) > 0  # from memory
     assert server.stop() == 0
     assert server.log().count("failed (") == 1
+
+
+def test_files_that_cannot_grow(start, tmp_path):
+    """At the system's limit of a file's size (ulimit -f) the prefixes stay in memory, and the server lives."""
+    directory = tmp_path / "kv"
+    server = start_with(start, directory, QWEN)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (8192, 8192))
+    want, _ = chat(server, TURNS)
+    got, usage = chat(server, TURNS)
+    assert got == want and cached(usage) > 0
+    assert server.stop() == 0
+    assert "File too large" in server.log()
 
 
 def test_small_bound(start, tmp_path):

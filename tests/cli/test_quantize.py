@@ -2,6 +2,7 @@
 they were made from; and nothing left behind where there is an error."""
 import json
 import os
+import resource
 import struct
 import subprocess
 from pathlib import Path
@@ -162,3 +163,11 @@ def test_quantised_at_load(tmp_path):
     answers = [sluice("run", *args, "--prompt", "hello", "--temperature", 0, "--max-tokens", 20).stdout
                for args in ((source, "-q", "q4_0"), (written,))]
     assert answers[0] == answers[1] and answers[0].strip()
+
+
+def test_a_file_that_cannot_grow(tmp_path):
+    """The system's limit of a file's size (ulimit -f) is an error like a full disk; nothing is left behind."""
+    r = subprocess.run([SLUICE, "quantize", GGUF / "llama-tiny-f16.gguf", tmp_path / "out", "--type", "q8_0"], capture_output=True,
+                       text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)))
+    assert r.returncode == 1 and "File too large" in r.stderr
+    assert not list(tmp_path.iterdir())
