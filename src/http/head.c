@@ -69,7 +69,8 @@ static int parse_request_line(struct http_head *h, char *line, const char **why)
     }
     char *query = strchr(target, '?');
     if (query)
-        *query = '\0';
+        *query++ = '\0';
+    h->query = query ? query : "";
     *why = "malformed request target";
     if (*target == '\0') {
         h->path = "/";

@@ -17,7 +17,8 @@ struct http_header {
 struct http_head {
     char *buffer; /* owned */
     const char *method;
-    const char *path; /* percent-decoded, without the query */
+    const char *path;  /* percent-decoded, without the query */
+    const char *query; /* what follows the ?, as it was sent; "" if nothing */
     struct http_header headers[HTTP_MAX_HEADERS];
     int n_headers;
     int64_t content_length; /* -1 = none */

@@ -276,6 +276,18 @@ static void model(struct server *s, const struct route *r, struct http_exchange 
     str_free(&body);
 }
 
+/* Is `pair` ("name=value") one of those in a query? */
+static bool query_has(const char *query, const char *pair)
+{
+    size_t n = strlen(pair);
+    for (const char *p = query; p; p = strchr(p, '&')) {
+        p += *p == '&';
+        if (strncmp(p, pair, n) == 0 && (p[n] == '\0' || p[n] == '&'))
+            return true;
+    }
+    return false;
+}
+
 static bool ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
@@ -299,7 +311,11 @@ static void response(struct server *s, const struct route *r, struct http_exchan
         id[strlen(id) - strlen(cancel)] = '\0';
     struct generation *running = post ? tasks_find_background(s, id) : NULL;
     e.status = 0;
-    if (running)
+    if (!post && query_has(x->head.query, "stream=true"))
+        api_fail(&e, 400, "BadRequestError", "stream",
+                 "a response that is kept is not streamed: ask again until its status is another than "
+                 "in_progress");
+    else if (running)
         responses_cancel(running, &body);
     else if (!response_store_body(s->model->responses, id, &body))
         api_fail(&e, 404, "NotFoundError", "response_id", "the response \"%.100s\" is not stored%s", id,

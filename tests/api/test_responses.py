@@ -323,6 +323,9 @@ def test_background(keeping):
         with pytest.raises(openai.BadRequestError) as e:
             client.responses.create(**long, **wrong)
         assert e.value.param == "background"
+    with pytest.raises(openai.BadRequestError) as e:  # never an empty stream
+        client.responses.retrieve(r.id, stream=True)
+    assert e.value.param == "stream"
 
 
 USER = {"role": "user", "content": "x"}
