@@ -16,7 +16,6 @@ struct constraint {
     struct err error;
 
     struct grammar_matcher *matcher; /* NULL = no grammar */
-    struct grammar *grammar;
     bool force_text; /* only the grammar decides, so what it leaves no choice about is forced */
 
     /* the thought, whose tokens are counted */
@@ -98,7 +97,6 @@ struct constraint *constraint_create(const struct sluice_sampling *p)
     c->stop_ids = copy_ids(p->stop_ids, p->n_stop_ids);
     c->vocab = counts ? p->texts : NULL;
     if (p->grammar) {
-        c->grammar = p->grammar;
         c->matcher = grammar_matcher_create(p->grammar);
         c->vocab = grammar_vocab_of(p->grammar);
         c->force_text = p->n_logit_bias == 0 && p->n_allowed_ids == 0 && p->n_bad_words == 0;
