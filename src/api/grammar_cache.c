@@ -133,7 +133,11 @@ struct grammar *grammar_cache_add(struct grammar_cache *c, const struct str *tex
         grammar_unref(g);
         return NULL;
     }
-    grammar_bind(g, v, MASK_BYTES);
+    if (!grammar_bind(g, v, MASK_BYTES)) {
+        err_set(e, ERR_BUSY, "no memory for the masks of one more grammar: try again later");
+        grammar_unref(g);
+        return NULL;
+    }
     grammar_warm(g, WARM_SECONDS);
     pthread_mutex_lock(&c->lock);
     struct grammar *other = find(c, text);

@@ -278,8 +278,9 @@ static void write_key(const struct structured_context *c, const struct form *f, 
         json_dump_callback(f->value, dump, key, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!calls)
         return;
-    str_addf(key, " %d %d %d %d %s ", c->format, c->choice, c->one_call, c->strictness,
-             c->choice == TOOL_NAMED ? c->name : "");
+    const char *name = c->choice == TOOL_NAMED ? c->name : "";
+    str_addf(key, " %d %d %d %d %zu %s ", c->format, c->choice, c->one_call, c->strictness, strlen(name),
+             name);
     json_dump_callback(c->tools, dump, key, JSON_COMPACT);
 }
 

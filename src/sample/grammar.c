@@ -47,12 +47,13 @@ struct grammar *grammar_from_choice(const json_t *strings, struct err *e)
     return grammar_builder_finish(b, grammar_choice(b, strings), e);
 }
 
-void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes)
+bool grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes)
 {
+    if (!g->cache)
+        g->cache = mask_cache_create(g, v, cache_bytes ? cache_bytes : GRAMMAR_CACHE_BYTES);
     if (g->cache)
-        return;
-    g->vocab = v;
-    g->cache = mask_cache_create(g, v, cache_bytes ? cache_bytes : GRAMMAR_CACHE_BYTES);
+        g->vocab = v;
+    return g->cache != NULL;
 }
 
 const struct grammar_vocab *grammar_vocab_of(const struct grammar *g)

@@ -71,8 +71,8 @@ void grammar_unref(struct grammar *g);
 
 /* Says which vocabulary grammar_matcher_mask speaks of, and how many bytes of masks to keep (0 =
  * GRAMMAR_CACHE_BYTES; when they are passed, all are dropped and made again as needed). Before g is shared;
- * once. */
-void grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes);
+ * once. False if the system refuses the memory: the grammar can't be used then. */
+bool grammar_bind(struct grammar *g, struct grammar_vocab *v, size_t cache_bytes);
 const struct grammar_vocab *grammar_vocab_of(const struct grammar *g); /* NULL before grammar_bind */
 /* Prepares the masks that are costly when first needed (milliseconds: the insides of strings), within about
  * `seconds`. For a thread that may wait, so that the engine's need not. */

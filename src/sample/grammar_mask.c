@@ -94,14 +94,20 @@ struct mask_cache {
 
 struct mask_cache *mask_cache_create(const struct grammar *g, const struct grammar_vocab *v, size_t limit)
 {
+    int words = (v->n_ids + 31) / 32;
+    size_t size =
+        limit + ONE_MASK * (size_t)words * sizeof(uint32_t) + 8 * (size_t)v->n_ids * sizeof(int32_t);
+    char *room = mem_try_alloc(size, 1);
+    if (!room)
+        return NULL;
     struct mask_cache *c = mem_zalloc(1, sizeof *c);
     c->g = g;
     c->v = v;
     c->limit = limit;
     pthread_mutex_init(&c->lock, NULL);
-    c->words = (v->n_ids + 31) / 32;
-    c->size = limit + ONE_MASK * (size_t)c->words * sizeof(uint32_t) + 8 * (size_t)v->n_ids * sizeof(int32_t);
-    c->room = mem_alloc(c->size);
+    c->words = words;
+    c->size = size;
+    c->room = room;
     c->entries = mem_alloc(MAX_ENTRIES * sizeof *c->entries);
     c->exits = mem_alloc(MAX_EXITS * sizeof *c->exits);
     c->slots = mem_zalloc(N_SLOTS, sizeof *c->slots);
