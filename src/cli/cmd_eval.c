@@ -220,6 +220,28 @@ static void report(struct eval *v, bool as_json)
     printf("same top token  %.2f ± %.2f %%\n", 100 * top.value, 100 * top.error);
 }
 
+/* The text is encoded once, so both models must mean the same by an id. */
+static int check_same_tokens(const struct eval *v, const struct tokenizer *t,
+                             const struct model_file *reference, struct err *e)
+{
+    struct tokenizer *other = tokenizer_open(reference, e);
+    if (!other)
+        return err_prefix(e, "%s", v->reference_path);
+    int n = tokenizer_size(t) < tokenizer_size(other) ? tokenizer_size(t) : tokenizer_size(other), rc = 0;
+    for (int32_t id = 0; id < n && rc == 0; id++) {
+        size_t a_len, b_len;
+        const char *a = tokenizer_name(t, id, &a_len), *b = tokenizer_name(other, id, &b_len);
+        if (a_len != b_len || memcmp(a, b, a_len) != 0)
+            rc = err_set(
+                e, ERR_INVALID,
+                "token %d is \"%.*s\" in %s and \"%.*s\" in %s: models with different tokenizers cannot "
+                "be compared",
+                id, (int)a_len, a, v->model_path, (int)b_len, b, v->reference_path);
+    }
+    tokenizer_free(other);
+    return rc;
+}
+
 static int open_all(struct eval *v, struct forward_options *o, int chunks, struct err *e)
 {
     int rc = -1;
@@ -240,6 +262,8 @@ static int open_all(struct eval *v, struct forward_options *o, int chunks, struc
                 vocab, v->reference_path, model_config(forward_model(v->reference))->vocab);
         goto done;
     }
+    if (reference && check_same_tokens(v, t, reference, e))
+        goto done;
     rc = text_chunks_read(&v->chunks, v->text_path, t, vocab, o->max_tokens, chunks, e);
 done:
     tokenizer_free(t);

@@ -146,6 +146,7 @@ def test_errors_leave_nothing(text, tmp_path):
         (("eval", source), 2, "--text"),
         (("eval", source, "--text", text, "--context", 100000), 1, "--context"),
         (("eval", source, "--text", text, "--against", tmp_path / "none.gguf"), 1, "none.gguf"),
+        (("eval", source, "--text", text, "--against", GGUF / "qwen2-tiny-f16.gguf"), 1, "different tokenizers"),
     ):
         r = sluice(*args)
         assert r.returncode == status and message in r.stderr, (args, r.returncode, r.stderr)
