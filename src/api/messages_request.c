@@ -212,6 +212,8 @@ static int read_conversation(struct conversation *c, const json_t *body, struct 
             return -1;
     }
     conversation_end_turn(c);
+    if (json_array_size(c->messages) == 0)
+        return place_refuse(e, NULL, "messages", messages, "at least one message must have content");
     return 0;
 }
 

@@ -317,6 +317,8 @@ def said(*blocks, role="user"):
 WRONG = [
     ({"model": None}, "body.model"),
     ({"model": 1}, "body.model"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages"),
+    ({"messages": [{"role": "assistant", "content": []}]}, "messages"),
     ({"max_tokens": None}, "body.max_tokens"),
     ({"max_tokens": "x"}, "body.max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
