@@ -184,18 +184,24 @@ async def overhead(args):
     server = Server(args, "--max-num-seqs", str(seqs))
     await server.complete(prompt(16), 4)
     best = None
+    names = ("sluice:step_seconds_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+
+    async def after_step():
+        """Waits for the end of a step: (time, *metrics)."""
+        first = await server.metric(names[1])
+        while await server.metric(names[1]) == first:
+            await asyncio.sleep(0.002)
+        return time.monotonic(), *[await server.metric(m) for m in names]
+
     for _ in range(args.repeat):
+        prompts = await server.metric(names[2])
         tasks = [asyncio.create_task(server.complete(prompt(16), n_gen)) for _ in range(seqs)]
-        while await server.metric("vllm:num_requests_running") < seqs:
+        while await server.metric(names[2]) < prompts + 16 * seqs:  # from here on all decode
             await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)
-        before = [await server.metric(m) for m in ("sluice:step_seconds_total", "vllm:generation_tokens_total")]
-        begin = time.monotonic()
-        while await server.metric("vllm:generation_tokens_total") < before[1] + seqs * (n_gen - 12):
+        before = await after_step()
+        while await server.metric(names[1]) < before[2] + seqs * (n_gen // 2):
             await asyncio.sleep(0.2)
-        wall = time.monotonic() - begin
-        busy = await server.metric("sluice:step_seconds_total") - before[0]
-        tokens = await server.metric("vllm:generation_tokens_total") - before[1]
+        wall, busy, tokens = (b - a for a, b in zip(before, (await after_step())[:3]))
         result = (max(0.0, 100 * (1 - busy / wall)), tokens / wall)
         best = result if best is None or result[0] < best[0] else best
         await asyncio.gather(*tasks)
