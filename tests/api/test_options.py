@@ -231,7 +231,8 @@ def test_openapi_names_every_route(server):
 # --- streams and logs --------------------------------------------------------------------------------------
 
 def test_sse_keep_alive(start):
-    s = start("--sse-keep-alive-interval", 0.2, "--max-num-seqs", 1, "--max-num-batched-tokens", 1)
+    s = start("--sse-keep-alive-interval", 0.2, "--max-num-seqs", 1, "--max-num-batched-tokens", 1,
+              env={"SLUICE_CPU": "reference"})  # slow enough to be waited for, also on an idle machine
     with s.connect() as first, s.connect() as waiting:
         for c, n in ((first, 2000), (waiting, 2)):
             body = json.dumps({**TEXT, "max_tokens": n, "stream": True}).encode()
