@@ -18,8 +18,8 @@
  *
  * Spelling, as in vLLM's server: `_` and `-` are alike; `--x v` and `--x=v`; a flag has `--x` and `--no-x`,
  * and one named enable-… or disable-… also the inverse word; whole numbers take k, m, g, t (1000 and its
- * powers, decimals allowed: 1.5k) and K, M, G, T (1024 and its powers), or kB … (1000) and KiB … (1024); a list takes several values, up to
- * the next option, and adds to those given before; `--` ends the options. */
+ * powers, decimals allowed: 1.5k) and K, M, G, T (1024 and its powers), or kB … (1000) and KiB … (1024); a
+ * list takes several values, up to the next option, and adds to those given before; `--` ends the options. */
 #ifndef SLUICE_CLI_OPTIONS_H
 #define SLUICE_CLI_OPTIONS_H
 

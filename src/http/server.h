@@ -30,21 +30,21 @@ struct server_options {
     size_t max_stream_bytes; /* waiting for a client that reads slowly; beyond it the request is cancelled */
     int max_connections;     /* clamped to the limit of open files */
     double keep_alive_seconds;
-    double shutdown_seconds;       /* requests in flight may go on for so long after the first signal */
-    double stall_seconds;          /* /health fails when a busy engine has made no step for so long */
-    bool log_requests;             /* a line for each, without its text unless … */
-    bool no_access_log;            /* … only for those that generate */
-    const char *quiet_paths;       /* no line for these: "/health,/metrics"; NULL = none */
-    int log_prompt_len;            /* … so many characters of the prompt are shown; 0 = none */
-    int log_output_len;            /* the same for answers */
-    double stats_seconds;          /* between lines of throughput while busy; 0 = none */
+    double shutdown_seconds; /* requests in flight may go on for so long after the first signal */
+    double stall_seconds;    /* /health fails when a busy engine has made no step for so long */
+    bool log_requests;       /* a line for each, without its text unless … */
+    bool no_access_log;      /* … only for those that generate */
+    const char *quiet_paths; /* no line for these: "/health,/metrics"; NULL = none */
+    int log_prompt_len;      /* … so many characters of the prompt are shown; 0 = none */
+    int log_output_len;      /* the same for answers */
+    double stats_seconds;    /* between lines of throughput while busy; 0 = none */
     const struct metrics_buckets *buckets; /* of the histograms in /metrics; NULL = the usual ones */
-    bool no_engine_metrics;        /* /metrics leaves out the engine's and the requests' series */
-    bool request_id_headers;       /* replies carry X-Request-Id */
-    bool load_tracking;            /* /load counts requests in flight; else it says 0 */
-    bool tokenizer_info;           /* GET /tokenizer_info is there */
-    bool no_docs;                  /* GET /openapi.json and /docs are not */
-    const char *root_path;         /* of a proxy that does not strip it: "/llm"; NULL = none */
+    bool no_engine_metrics;                /* /metrics leaves out the engine's and the requests' series */
+    bool request_id_headers;               /* replies carry X-Request-Id */
+    bool load_tracking;                    /* /load counts requests in flight; else it says 0 */
+    bool tokenizer_info;                   /* GET /tokenizer_info is there */
+    bool no_docs;                          /* GET /openapi.json and /docs are not */
+    const char *root_path;                 /* of a proxy that does not strip it: "/llm"; NULL = none */
     double sse_keep_alive_seconds; /* a comment goes into a stream that is silent for so long; 0 = never */
     struct tls_options tls;
     struct cors cors;

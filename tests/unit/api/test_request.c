@@ -533,8 +533,7 @@ static void test_tokenize(void **state)
     assert_int_equal(api_detokenize(&served.model, body, &out, &e), 0);
     json_decref(body);
     json_decref(reply);
-    assert_string_equal(str_text(&out),
-                        "{\"prompt\":\"Hello <|im_end|>\",\"content\":\"Hello <|im_end|>\"}");
+    assert_string_equal(str_text(&out), "{\"prompt\":\"Hello <|im_end|>\",\"content\":\"Hello <|im_end|>\"}");
     str_free(&out);
     body = json_pack("{s:[i]}", "tokens", -1);
     assert_int_equal(api_detokenize(&served.model, body, &out, &e), -1);

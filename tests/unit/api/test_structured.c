@@ -239,12 +239,12 @@ static void *ask(void *arg)
         struct api_error e = {0};
         struct err why = {0};
         if (structured_read(&served.model, &c, json, &g, &e))
-            return (void *)(uintptr_t)"refused";
+            return (void *)(uintptr_t) "refused";
         json_decref(json);
         struct grammar_matcher *m = grammar_matcher_create(g);
         if (grammar_matcher_mask(m, bits, &why) || !grammar_matcher_advance(m, "x", 1) ||
             grammar_matcher_mask(m, bits, &why))
-            return (void *)(uintptr_t)"no mask";
+            return (void *)(uintptr_t) "no mask";
         grammar_matcher_free(m);
         grammar_unref(g);
     }

@@ -221,7 +221,8 @@ static void check_memory(struct bench *t)
     int n = (int)ids->shape[0], kv_layer = 0;
     feed(t, ids->data, 0, n, 1);
     size_t per_seq = model_config(engine_model(t->en))->state_bytes / sizeof(float);
-    const float *state = engine_state(t->en) ? (const float *)engine_state(t->en) + per_seq : NULL; /* slot 1 */
+    const float *state =
+        engine_state(t->en) ? (const float *)engine_state(t->en) + per_seq : NULL; /* slot 1 */
     for (int layer = 0; layer < engine_info(t->en)->n_layers; layer++) {
         const struct tensor *k = want(t, "p3.kv.%02d.k", layer), *v = want(t, "p3.kv.%02d.v", layer);
         if (k && v) {

@@ -6,8 +6,9 @@
 #include "ops/cpu/cpu.h"
 
 #define UNROLL_CHAINS _Pragma("GCC unroll 32")
-#define CHAINS        (REGISTERS == 32 ? 24 : 12) /* more than latency times throughput, fewer than the registers \
-                                                   */
+#define CHAINS                                                                                  \
+    (REGISTERS == 32 ? 24 : 12) /* more than latency times throughput, fewer than the registers \
+                                 */
 
 /* Asks for memory as far ahead as the kernels do: without that, less comes. */
 static float read_memory(const void *p, size_t bytes)
