@@ -8,8 +8,6 @@
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
-#include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,63 +215,4 @@ void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, in
     (void)b;
     for (int64_t i = 0; i < rows * n_groups; i++)
         memcpy(out + i * w, x + i * group + c0, (size_t)w * sizeof *out);
-}
-
-static float clamp(float v, float limit)
-{
-    return v > limit ? limit : v < -limit ? -limit : v; /* NaN passes */
-}
-
-/* One head's row of one token to slot `slot` of the head at `plane`; room [head_dim]. */
-static void put_row(const struct kv_cache *c, size_t plane, int slot, const float *src, bool key, float *room)
-{
-    size_t dim = (size_t)c->head_dim, at = plane + (size_t)slot * dim;
-    if (c->dtype == DT_F32) {
-        memcpy((float *)c->data + at, src, dim * sizeof *src);
-        return;
-    }
-    if (c->dtype != DT_I8) {
-        uint16_t *dst = (uint16_t *)c->data + at;
-        for (size_t i = 0; i < dim; i++)
-            dst[i] = c->dtype == DT_F16 ? float_to_half(clamp(src[i], 65504.0f))
-                                        : float_to_bf16(clamp(src[i], 0x1.fep127f));
-        return;
-    }
-    if (key) {
-        memcpy(room, src, dim * sizeof *src);
-        kv_transform(room, c->head_dim);
-        src = room;
-    }
-    int8_t *dst = (int8_t *)c->data + at;
-    float most = 0, poison = 0; /* NaN in the row makes all of it NaN */
-    for (size_t i = 0; i < dim; i++) {
-        float x = fabsf(clamp(src[i], FLT_MAX));
-        most = x > most ? x : most;
-        poison += isnan(x) ? NAN : 0;
-    }
-    float scale = kv_scale_of(most) + poison, inverse = scale > 0 ? 127.0f / most : 0;
-    for (size_t i = 0; i < dim; i++)
-        dst[i] = scale > 0 ? (int8_t)rintf(clamp(src[i], FLT_MAX) * inverse) : 0;
-    memcpy(kv_scales(c, plane) + (size_t)slot * sizeof scale, &scale, sizeof scale);
-}
-
-void cpu_kv_write(struct backend *b, struct kv_cache *c, int layer, const float *k, const float *v,
-                  const struct batch *batch)
-{
-    size_t dim = (size_t)c->head_dim;
-    float *room = cpu_of(b)->scratch; /* [max_cols] at least */
-    for (int s = 0; s < batch->n_seqs; s++) {
-        const struct seq_slice *seq = &batch->seqs[s];
-        for (int t = seq->first; t < seq->first + seq->count; t++) {
-            int p = batch->positions[t], slot = p % c->block_size;
-            int32_t block = seq->kv_blocks[p / c->block_size];
-            for (int h = 0; h < c->n_kv_heads; h++) {
-                size_t from = ((size_t)t * (size_t)c->n_kv_heads + (size_t)h) * dim;
-                put_row(c, kv_offset(c, block, layer, 0, h), slot, k + from, true, room);
-                put_row(c, kv_offset(c, block, layer, 1, h), slot, v + from, false, room);
-            }
-        }
-    }
-    b->count.kv_write_bytes +=
-        2 * (uint64_t)batch->n_tokens * (uint64_t)c->n_kv_heads * kv_row_bytes(c->dtype, c->head_dim);
 }

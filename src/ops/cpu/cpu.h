@@ -35,8 +35,6 @@ void cpu_parallel(struct backend *b, pool_fn *fn, void *arg, int64_t n);
 void cpu_gather(struct backend *b, const float *x, const int32_t *index, int n, int dim, float *out);
 void cpu_slice(struct backend *b, const float *x, int64_t rows, int n_groups, int group, int c0, int w,
                float *out);
-void cpu_kv_write(struct backend *b, struct kv_cache *c, int layer, const float *k, const float *v,
-                  const struct batch *batch);
 
 /* 0 if src is a matrix that a level can take (decodable type, whole blocks, a size that fits in memory, rows
  * in range); else -1 and *e. */

@@ -5,6 +5,8 @@
 #include "ops/cpu/cpu.h"
 
 float ref_dot(const float *a, const float *b, int64_t n);
+void ref_kv_write(struct backend *b, struct kv_cache *c, int layer, const float *k, const float *v,
+                  const struct batch *batch);
 void ref_attention(struct backend *b, const struct kv_cache *c, const struct attention *a,
                    const struct batch *batch);
 void ref_conv1d(struct backend *b, const struct conv1d *c, const struct batch *batch);
