@@ -53,14 +53,8 @@ struct forward *forward_open(const struct model_file *file, const struct forward
         !(f->m = model_open(file, f->b, dtypes_model_flags(&types), e)))
         goto fail;
     const struct model_config *c = model_config(f->m);
-    f->kv = (struct kv_cache){.dtype = types.kv,
-                              .n_layers = c->n_kv_layers,
-                              .n_blocks = n_blocks,
-                              .block_size = BLOCK,
-                              .n_kv_heads = c->n_kv_heads,
-                              .head_dim = c->head_dim};
-    f->kv_bytes = (size_t)n_blocks * BLOCK * (size_t)c->n_kv_layers * 2 * (size_t)c->n_kv_heads *
-                  kv_row_bytes(types.kv, c->head_dim);
+    f->kv = model_kv_cache(c, types.kv, n_blocks, BLOCK);
+    f->kv_bytes = (size_t)n_blocks * BLOCK * model_kv_token_bytes(c, types.kv);
     f->state_bytes = c->state_bytes;
     f->logits_bytes = (size_t)o->max_logits * (size_t)c->vocab * sizeof(float);
     if (check_memory(f, o, file->path, e) || model_load(f->m, o->progress, o->progress_arg, e) ||

@@ -35,12 +35,7 @@ static int allocate(struct engine *en, const struct dtypes *types, struct err *e
     const struct model_config *c = model_config(en->m);
     const struct sluice_plan *p = &en->plan;
     int rows = plan_max_logits(p);
-    en->kv = (struct kv_cache){.dtype = types->kv,
-                               .n_layers = c->n_kv_layers,
-                               .n_blocks = p->kv_blocks,
-                               .block_size = p->block_size,
-                               .n_kv_heads = c->n_kv_heads,
-                               .head_dim = c->head_dim};
+    en->kv = model_kv_cache(c, types->kv, p->kv_blocks, p->block_size);
     en->kv_bytes = p->kv_pool;
     en->kv.data = en->b->ops->alloc(en->b, en->kv_bytes, e);
     en->logits_bytes = (size_t)rows * (size_t)c->vocab * sizeof(float);

@@ -70,9 +70,8 @@ static int read_options(const struct model_config *c, const struct sluice_option
                      p->max_num_seqs, p->max_num_batched_tokens);
         p->max_num_seqs = p->max_num_batched_tokens;
     }
-    size_t rows = 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads;
-    p->kv_bytes_per_token = rows * kv_row_bytes(types->kv, c->head_dim);
-    p->kv_bytes_per_token_8bit = rows * kv_row_bytes(DT_I8, c->head_dim);
+    p->kv_bytes_per_token = model_kv_token_bytes(c, types->kv);
+    p->kv_bytes_per_token_8bit = model_kv_token_bytes(c, DT_I8);
     p->kv_dtype = dtypes_name(types->kv);
     if (c->state_bytes) {
         p->state_dtype = dtypes_name(types->state);

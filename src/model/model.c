@@ -223,6 +223,21 @@ const struct model_config *model_config(const struct model *m)
     return &m->config;
 }
 
+size_t model_kv_token_bytes(const struct model_config *c, enum dtype dtype)
+{
+    return 2 * (size_t)c->n_kv_layers * (size_t)c->n_kv_heads * kv_row_bytes(dtype, c->head_dim);
+}
+
+struct kv_cache model_kv_cache(const struct model_config *c, enum dtype dtype, int n_blocks, int block_size)
+{
+    return (struct kv_cache){.dtype = dtype,
+                             .n_layers = c->n_kv_layers,
+                             .n_blocks = n_blocks,
+                             .block_size = block_size,
+                             .n_kv_heads = c->n_kv_heads,
+                             .head_dim = c->head_dim};
+}
+
 int64_t model_params(const struct model *m)
 {
     return m->n_params;

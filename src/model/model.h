@@ -35,6 +35,11 @@ struct step {
     float *logits; /* [batch->n_logits, vocab], back-end memory */
 };
 
+/* Bytes of one token's keys and values of all layers in a cache of this type. */
+size_t model_kv_token_bytes(const struct model_config *c, enum dtype dtype);
+/* A cache for such a model, without its memory (data): n_blocks * block_size * model_kv_token_bytes bytes. */
+struct kv_cache model_kv_cache(const struct model_config *c, enum dtype dtype, int n_blocks, int block_size);
+
 struct model;
 
 /* Tests look inside a step through a probe: data [rows, cols] in back-end memory, valid during the call.
