@@ -264,4 +264,11 @@ struct sluice_stats {
 };
 void sluice_stats(struct sluice *s, struct sluice_stats *out);
 
+/* Bytes that the steps of a ledger moved: weights, KV cache and states. */
+static inline double sluice_ledger_bytes(const struct sluice_ledger *l)
+{
+    return (double)l->weight_bytes + (double)l->kv_read_bytes + (double)l->kv_write_bytes +
+           (double)l->state_bytes;
+}
+
 #endif

@@ -105,8 +105,7 @@ static double moved_bytes(struct sluice *engine)
 {
     struct sluice_stats stats;
     sluice_stats(engine, &stats);
-    return (double)stats.total.weight_bytes + (double)stats.total.kv_read_bytes +
-           (double)stats.total.kv_write_bytes + (double)stats.total.state_bytes;
+    return sluice_ledger_bytes(&stats.total);
 }
 
 /* Steps until the request ends; text goes out as whole characters. */

@@ -80,11 +80,6 @@ static void write_tokens(struct page *p, const struct sluice_stats *s)
     page_counter(p, "vllm:generation_tokens", "Generated tokens.", (double)s->generation_tokens);
 }
 
-static double moved_bytes(const struct sluice_ledger *l)
-{
-    return (double)(l->weight_bytes + l->kv_read_bytes + l->kv_write_bytes + l->state_bytes);
-}
-
 static void write_ledger(struct page *p, const struct sluice_stats *s, double bandwidth)
 {
     const struct sluice_ledger *t = &s->total, *l = &s->last;
@@ -124,7 +119,7 @@ static void write_ledger(struct page *p, const struct sluice_stats *s, double ba
         p, "sluice:last_step_share_of_read_limit",
         "Bytes that the last step moved, by its time and by the limit: near 1 when decoding is as fast as "
         "memory allows; 0 while the limit is not measured. Prompts are bounded by arithmetic instead.",
-        bandwidth > 0 && l->seconds > 0 ? moved_bytes(l) / l->seconds / bandwidth : 0);
+        bandwidth > 0 && l->seconds > 0 ? sluice_ledger_bytes(l) / l->seconds / bandwidth : 0);
 }
 
 /* Why the prefix cache did or did not help: a silent miss is what angers. */
