@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/plan.h"
+#include "sched/average.h"
 #include "sched/offload_store.h"
 
 enum {
@@ -208,8 +209,7 @@ static struct offload_slot *read_one(struct offload *o, struct offload_fetch *f,
         push(&o->free_read[kind], s);
         return NULL;
     }
-    double rate = (double)want.bytes / (seconds > 1e-6 ? seconds : 1e-6);
-    o->read_rate = o->read_rate > 0 ? 0.9 * o->read_rate + 0.1 * rate : rate;
+    average_add(&o->read_rate, (double)want.bytes / (seconds > 1e-6 ? seconds : 1e-6), 0.1);
     o->stats.bytes_read += offload_file_size(&want);
     (*(kind == OFFLOAD_KV ? &o->stats.blocks_read : &o->stats.states_read))++;
     s->fetch = f;
@@ -545,9 +545,8 @@ struct sluice_request *offload_finished(struct offload *o, bool *failed)
 
 void offload_note_prefill(struct offload *o, int n_tokens, double seconds)
 {
-    double each = seconds / n_tokens;
     pthread_mutex_lock(&o->lock);
-    o->seconds_per_token = o->seconds_per_token > 0 ? 0.8 * o->seconds_per_token + 0.2 * each : each;
+    average_add(&o->seconds_per_token, seconds / n_tokens, 0.2);
     pthread_mutex_unlock(&o->lock);
 }
 

@@ -4,8 +4,9 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "sched/average.h"
 
-static const double DOUBT = 0.02;
+static const double DOUBT = 0.02, WEIGHT = 0.2; /* of a new value */
 
 void swap_init(struct swap_space *w, int n_pages, size_t page_bytes, int state_pages, move_fn *move,
                void *arg)
@@ -29,23 +30,16 @@ void swap_free(struct swap_space *w)
     w->next = NULL;
 }
 
-/* Moves an average towards x; the first value is taken as it is. */
-static void average(double *mean, double x)
-{
-    const double weight = 0.2;
-    *mean = *mean > 0 ? *mean + weight * (x - *mean) : x;
-}
-
 void swap_saw_prefill(struct swap_space *w, int tokens, double seconds)
 {
     if (!w->fixed && seconds > 0)
-        average(&w->prefill_rate, tokens / seconds);
+        average_add(&w->prefill_rate, tokens / seconds, WEIGHT);
 }
 
 void swap_saw_recompute(struct swap_space *w, int lost, int again)
 {
     if (lost > 0)
-        average(&w->lost_share, (double)again / lost + 1e-9); /* never "unknown" */
+        average_add(&w->lost_share, (double)again / lost + 1e-9, WEIGHT); /* never "unknown" */
 }
 
 /* Pages that r needs. */
@@ -66,7 +60,7 @@ static bool pays(const struct swap_space *w, const struct sluice_request *r, int
 static void saw_copy(struct swap_space *w, size_t bytes, double seconds)
 {
     if (!w->fixed && seconds > 0)
-        average(&w->copy_rate, (double)bytes / seconds);
+        average_add(&w->copy_rate, (double)bytes / seconds, WEIGHT);
 }
 
 size_t swap_out(struct swap_space *w, struct sluice_request *r, int block_size)
