@@ -7,7 +7,6 @@
 #include "api/fields.h"
 #include "api/json_write.h"
 #include "api/messages.h"
-#include "api/tokens.h"
 #include "api/translate.h"
 #include "base/mem.h"
 
@@ -275,9 +274,7 @@ static int read_tool_choice(const json_t *body, json_t *chat, struct api_error *
     if (strcmp(kind, "tool") == 0) {
         if (place_need(choice, &at, "name", JSON_STRING, &name, e))
             return -1;
-        json_object_set_new(
-            chat, "tool_choice",
-            json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", value_share(name)));
+        json_object_set_new(chat, "tool_choice", translate_choice(name));
         return 0;
     }
     if (strcmp(kind, "auto") != 0 && strcmp(kind, "any") != 0 && strcmp(kind, "none") != 0)
@@ -442,12 +439,10 @@ struct api_request *messages_read(const struct api_model *m, const json_t *body,
     json_t *chat = translate(m, body, false, e);
     if (!chat)
         return NULL;
-    struct api_request *r = api_request_read(m, API_CHAT, chat, request_id, id_is_header, e);
+    struct api_request *r = translate_read(m, chat, request_id, id_is_header, names, e);
     json_decref(chat);
-    if (!r) {
-        translate_error(e, names);
+    if (!r)
         return NULL;
-    }
     struct messages *s = mem_zalloc(1, sizeof *s);
     s->id = answer_new_id();
     translate_id(r, "msg_");
@@ -463,10 +458,8 @@ int messages_count_tokens(const struct api_model *m, const json_t *body, struct 
     if (!chat)
         return -1;
     size_t n;
-    int failed = api_count_chat(m, chat, &n, e);
-    if (failed)
-        translate_error(e, names);
-    else
+    int failed = translate_count(m, chat, names, &n, e);
+    if (!failed)
         str_addf(out, "{\"input_tokens\":%zu}", n);
     json_decref(chat);
     return failed;

@@ -9,7 +9,6 @@
 #include "api/json_write.h"
 #include "api/responses.h"
 #include "api/responses_store.h"
-#include "api/tokens.h"
 #include "api/translate.h"
 #include "base/mem.h"
 
@@ -274,9 +273,7 @@ static int read_tools(const json_t *body, json_t *chat, struct api_error *e)
         return place_refuse(e, &below, "type", type, "only \"function\" is known");
     if (place_need(choice, &below, "name", JSON_STRING, &name, e))
         return -1;
-    json_object_set_new(
-        chat, "tool_choice",
-        json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", value_share(name)));
+    json_object_set_new(chat, "tool_choice", translate_choice(name));
     return 0;
 }
 
@@ -472,9 +469,8 @@ struct api_request *responses_read(const struct api_model *m, const json_t *body
     json_t *chat = translate(m, body, e);
     if (!chat)
         return NULL;
-    struct api_request *r = api_request_read(m, API_CHAT, chat, request_id, id_is_header, e);
+    struct api_request *r = translate_read(m, chat, request_id, id_is_header, names, e);
     if (!r) {
-        translate_error(e, names);
         json_decref(chat);
         return NULL;
     }
@@ -505,10 +501,8 @@ int responses_count_tokens(const struct api_model *m, const json_t *body, struct
     if (!chat)
         return -1;
     size_t n;
-    int failed = api_count_chat(m, chat, &n, e);
-    if (failed)
-        translate_error(e, names);
-    else
+    int failed = translate_count(m, chat, names, &n, e);
+    if (!failed)
         str_addf(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
     json_decref(chat);
     return failed;

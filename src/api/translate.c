@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/tokens.h"
+
 /* --- places ---------------------------------------------------------------------------------------- */
 
 static void write_place(const struct place *at, struct str *out)
@@ -154,6 +156,11 @@ json_t *translate_tool(const json_t *name, const json_t *description, const json
     return json_pack("{s:s, s:o}", "type", "function", "function", function);
 }
 
+json_t *translate_choice(const json_t *name)
+{
+    return json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", value_share(name));
+}
+
 /* --- conversations --------------------------------------------------------------------------------- */
 
 void conversation_free(struct conversation *c)
@@ -287,4 +294,24 @@ void translate_error(struct api_error *e, const struct renamed *table)
         }
         str_free(&text);
     }
+}
+
+/* --- the translated body --------------------------------------------------------------------------- */
+
+struct api_request *translate_read(const struct api_model *m, const json_t *chat, const char *request_id,
+                                   bool id_is_header, const struct renamed *table, struct api_error *e)
+{
+    struct api_request *r = api_request_read(m, API_CHAT, chat, request_id, id_is_header, e);
+    if (!r)
+        translate_error(e, table);
+    return r;
+}
+
+int translate_count(const struct api_model *m, const json_t *chat, const struct renamed *table, size_t *n,
+                    struct api_error *e)
+{
+    int failed = api_count_chat(m, chat, n, e);
+    if (failed)
+        translate_error(e, table);
+    return failed;
 }

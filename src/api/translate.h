@@ -42,6 +42,9 @@ void translate_common(const json_t *from, json_t *chat);
 json_t *translate_tool(const json_t *name, const json_t *description, const json_t *parameters,
                        const json_t *strict);
 
+/* The choice of the tool of this name. */
+json_t *translate_choice(const json_t *name);
+
 /* The messages of a chat request as they are put together. An assistant's turn comes in pieces: thoughts,
  * text, calls. */
 struct conversation {
@@ -72,5 +75,12 @@ struct renamed {
 /* Rewrites the chat reader's refusal: in `param`, and in what the message says about it. The table ends with
  * a NULL; earlier rows go first. */
 void translate_error(struct api_error *e, const struct renamed *table);
+
+/* Reads a body that was told as a chat request (api_request_read), or counts the tokens of its prompt: 0, or
+ * -1. Refusals are told in the client's words. */
+struct api_request *translate_read(const struct api_model *m, const json_t *chat, const char *request_id,
+                                   bool id_is_header, const struct renamed *table, struct api_error *e);
+int translate_count(const struct api_model *m, const json_t *chat, const struct renamed *table, size_t *n,
+                    struct api_error *e);
 
 #endif
