@@ -1,7 +1,6 @@
 /* `sluice make-model`: a checkpoint of a released model's shapes with random weights, so that speed, memory
  * and loading can be measured without the model itself. All threads make parts of a tensor and write them to
  * their place in the file. */
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +11,12 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/random_weights.h"
 #include "text/write_gguf.h"
 
 #define PART_BYTES ((size_t)1 << 20) /* what a thread makes at a time, about */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number)
-{
-    (void)signal_number;
-    interrupted = 1;
-}
 
 struct maker {
     struct gguf_writer *w;
@@ -103,7 +95,7 @@ static int write_weights(struct maker *m, struct pool *pool, struct err *e)
     if (m->failed)
         return -1;
     if (interrupted)
-        return err_set(e, ERR_LIMIT, "interrupted; nothing is left of the file");
+        return interrupt_error(e);
     int rc = gguf_writer_finish(m->w, e);
     if (m->tty)
         fputs("\r\033[K", stderr);
@@ -192,9 +184,7 @@ int cmd_make_model(int argc, char **argv)
     struct maker m = {.seed = seed, .tty = isatty(STDERR_FILENO)};
     m.dtype = *bits == '8' ? DT_Q8_0 : *bits == '4' ? k_quants ? DT_Q4_K : DT_Q4_0 : DT_BF16;
     struct pool *pool = NULL;
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    interrupt_watch();
 
     if (!(pool = pool_create(threads ? threads : pool_cpu_count(), &e)) || !(m.w = gguf_writer_open(out, &e)))
         goto done;

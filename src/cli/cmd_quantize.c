@@ -1,6 +1,5 @@
 /* `sluice quantize`: a model file again, in fewer bits. Tensor after tensor is decoded, encoded by all
  * threads and written, a slab of rows at a time, so that memory does not grow with the model. */
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "cli/calibrate.h"
 #include "cli/commands.h"
 #include "cli/hf_gguf.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "file/gguf_write.h"
 #include "file/imatrix.h"
@@ -23,14 +23,6 @@
 
 #define SLAB_BYTES ((size_t)32 << 20) /* encoded at a time, about */
 #define DAMPING    0.02f              /* inputs not seen in the text exist too */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number)
-{
-    (void)signal_number;
-    interrupted = 1;
-}
 
 struct quantizer {
     const struct model_file *file;
@@ -180,7 +172,7 @@ static int encode_tensor(struct quantizer *q, int i, uint64_t *done, struct err 
         *done += (size_t)j.rows * to_bytes;
         show_progress(q, i, *done);
         if (interrupted) {
-            err_set(e, ERR_LIMIT, "interrupted; nothing is left of the file");
+            interrupt_error(e);
             goto done;
         }
     }
@@ -211,7 +203,7 @@ static int write_tensors(struct quantizer *q, struct err *e)
         q->n_bytes += bytes;
         q->bytes_by_type[q->types[i]] += bytes;
         if (interrupted)
-            return err_set(e, ERR_LIMIT, "interrupted; nothing is left of the file");
+            return interrupt_error(e);
     }
     return gguf_writer_finish(q->w, e);
 }
@@ -297,9 +289,7 @@ int cmd_quantize(int argc, char **argv)
     struct err e = {0};
     struct quantizer q = {.tty = isatty(STDERR_FILENO), .started = clock_now()};
     enum dtype target = (enum dtype)mix_type(type);
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    interrupt_watch();
     log_set_level(LOG_LEVEL_WARN);
     struct model_file *file = model_file_open(in, &e);
     if (!file)
