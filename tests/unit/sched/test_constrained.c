@@ -1,10 +1,8 @@
 /* Grammars, bad words and budgets of thought in the engine, on tiny models of random weights, which have no
  * habit of being right: what they write is what they are held to. And the laws hold for it too. */
-#include "unit.h"
+#include "opened.h"
 
-#include "file/model_file.h"
 #include "sample/grammar.h"
-#include "sluice.h"
 
 enum { VOCAB = 1024, EOS = 2, ANSWER = 100, THINK = 256, END_THINK, N_WORDS = 22 };
 
@@ -73,17 +71,6 @@ static struct grammar *regex(const char *pattern)
 {
     struct err e = {0};
     return bound(grammar_from_regex(pattern, strlen(pattern), &e), &e);
-}
-
-static struct sluice *open_model(const char *path, const struct sluice_options *o)
-{
-    struct err e = {0};
-    struct model_file *f = model_file_open(fixture(path), &e);
-    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
-    return s;
 }
 
 struct answer {

@@ -1,10 +1,7 @@
 /* Several answers to one prompt, and swap space, on real (tiny) models: the prompt is computed once, with and
  * without the prefix cache, for pure attention and for recurrent states; each answer has the bits of a solo
  * run with its seed, also when siblings do not fit, are cancelled, preempted or swapped out. */
-#include "unit.h"
-
-#include "file/model_file.h"
-#include "sluice.h"
+#include "opened.h"
 
 enum { MOST = 8, ANSWER = 24, PROBS = 2, MAX_LEN = 400 };
 
@@ -17,17 +14,6 @@ struct answer {
     struct sluice_prob probs[ANSWER][1 + PROBS];
     struct sluice_prob prompt_probs[MAX_LEN][1 + PROBS];
 };
-
-static struct sluice *open_model(const char *path, const struct sluice_options *o)
-{
-    struct err e = {0};
-    struct model_file *f = model_file_open(fixture(path), &e);
-    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
-    return s;
-}
 
 static void make_prompt(int32_t *ids, int n, int which)
 {

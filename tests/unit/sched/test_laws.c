@@ -1,12 +1,10 @@
 /* The laws, on a real (tiny) model through the public interface: a request's tokens and the bits of its
  * log-probabilities are the same alone and in company, whatever the chunk size and the thread count, after
  * preemption, and only new tokens are computed. */
-#include "unit.h"
+#include "opened.h"
 
 #include "engine/engine.h"
-#include "file/model_file.h"
 #include "sched/request.h"
-#include "sluice.h"
 
 enum { N_REQUESTS = 9, ANSWER = 24, VOCAB = 1024, PROBS = 3 };
 
@@ -51,17 +49,6 @@ static void sampling_of(int who, struct sluice_sampling *p)
         p->seed = (uint64_t)who;
         p->repetition_penalty = 1.1f;
     }
-}
-
-static struct sluice *open_model(const char *path, const struct sluice_options *o)
-{
-    struct err e = {0};
-    struct model_file *f = model_file_open(fixture(path), &e);
-    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
-    return s;
 }
 
 static void collect(struct sluice_request *r, struct answer *a, int who)

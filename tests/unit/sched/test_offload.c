@@ -1,6 +1,6 @@
 /* Prefixes on disk: a hit after a restart gives the same bits as a cold run; whatever is wrong with a file is
  * a miss; a disk that fails is done without; and the directory stays private and within its bound. */
-#include "unit.h"
+#include "opened.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,10 +12,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "file/model_file.h"
 #include "sched/offload.h"
 #include "sched/offload_store.h"
-#include "sluice.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { SLOW = 1, ANSWER = 8 }; /* each number that a kernel reads is looked at */
@@ -94,17 +92,6 @@ struct answer {
     struct sluice_prob probs[ANSWER][1 + PROBS];
     int cached, disk;
 };
-
-static struct sluice *open_model(const char *path, const struct sluice_options *o)
-{
-    struct err e = {0};
-    struct model_file *f = model_file_open(fixture(path), &e);
-    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
-    return s;
-}
 
 static struct sluice *with_disk(const char *path)
 {

@@ -1,9 +1,6 @@
 /* The prefix cache: what must be found is found, a hit gives the same bits as a miss, tenants do not share,
  * and nothing leaks when pool and snapshots are far too small. On a pure attention model and on a hybrid. */
-#include "unit.h"
-
-#include "file/model_file.h"
-#include "sluice.h"
+#include "opened.h"
 
 enum { ANSWER = 40, PROBS = 2, MAX_LEN = 1024 };
 
@@ -14,17 +11,6 @@ struct answer {
     struct sluice_prob probs[ANSWER][1 + PROBS];
     int cached;
 };
-
-static struct sluice *open_model(const char *path, const struct sluice_options *o)
-{
-    struct err e = {0};
-    struct model_file *f = model_file_open(fixture(path), &e);
-    struct sluice *s = f ? sluice_open(f, o, &e) : NULL;
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
-    return s;
-}
 
 static void sampling(struct sluice_sampling *p, int n_answer)
 {

@@ -1,13 +1,11 @@
 /* The trace is JSON that a viewer can read: every step in order with phases inside it, every request's life,
  * and nothing lost while the writer keeps up. */
-#include "unit.h"
+#include "opened.h"
 
 #include <jansson.h>
 #include <unistd.h>
 
-#include "file/model_file.h"
 #include "sched/trace.h"
-#include "sluice.h"
 
 static void a_run_becomes_a_timeline(void **state)
 {
@@ -17,13 +15,8 @@ static void a_run_becomes_a_timeline(void **state)
     assert_true(fd >= 0);
     close(fd);
     struct err e = {0};
-    struct model_file *f = model_file_open(fixture("models/llama-tiny"), &e);
-    assert_non_null(f);
     struct sluice_options o = {.threads = 1, .max_num_seqs = 4, .max_model_len = 200, .trace_path = path};
-    struct sluice *s = sluice_open(f, &o, &e);
-    if (!s)
-        fail_msg("%s", e.msg);
-    model_file_close(f);
+    struct sluice *s = open_model("models/llama-tiny", &o);
     struct sluice_sampling p;
     sluice_sampling_init(&p);
     int32_t ids[50] = {0};
