@@ -135,6 +135,39 @@ def read_all(s):
         data += piece
 
 
+def unchunk(data):
+    """The body that chunks make, to the last of them."""
+    out = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        n = int(size, 16)
+        out, data = out + data[:n], data[n + 2:]
+        if n == 0:
+            return out
+    raise AssertionError("the last chunk is missing")
+
+
+def named_events(server, path, body):
+    """The events of a stream whose events have names, as (name, data); framing checked."""
+    status, headers, reply = server.request("POST", path, {**body, "stream": True}, ["TE: none"])
+    assert status == 200, reply
+    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+    found = []
+    for block in unchunk(reply).decode().split("\n\n"):
+        if block:
+            event, data = block.split("\n")
+            assert event.startswith("event: ") and data.startswith("data: ")
+            found.append((event[7:], json.loads(data[6:])))
+            assert found[-1][1]["type"] == found[-1][0]
+    return found
+
+
+def squeeze(events):
+    """The names of events, runs of one name as one."""
+    names = [name for name, _ in events]
+    return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
+
+
 def events(reply):
     """The JSON objects of an SSE body (not chunked), which must end in [DONE]."""
     blocks = [b for b in reply.decode().split("\n\n") if b]

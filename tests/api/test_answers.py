@@ -3,7 +3,7 @@ import concurrent.futures
 import json
 
 import pytest
-from conftest import ROOT, events
+from conftest import ROOT, events, unchunk
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 GOLDEN = json.loads((ROOT / "tests/fixtures/expected/llama-tiny.json").read_text())
@@ -85,17 +85,6 @@ def test_stream_equals_whole(server, extra):
             assert logprobs[choice["index"]] == choice["logprobs"]["token_logprobs"]
     if "n" in extra:
         assert len({c["text"] for c in whole["choices"][:extra["n"]]}) > 1
-
-
-def unchunk(data):
-    out = b""
-    while data:
-        size, _, data = data.partition(b"\r\n")
-        n = int(size, 16)
-        out, data = out + data[:n], data[n + 2:]
-        if n == 0:
-            return out
-    raise AssertionError("the last chunk is missing")
 
 
 def test_stop_strings(server):

@@ -3,9 +3,8 @@ import json
 
 import anthropic
 import pytest
-from conftest import ROOT
+from conftest import ROOT, named_events, squeeze
 from pydantic import BaseModel
-from test_answers import unchunk
 
 QWEN = ROOT / "tests/fixtures/models/qwen35-tiny"
 HELLO = [{"role": "user", "content": "Hello there"}]
@@ -35,27 +34,12 @@ def post(server, **body):
 
 
 def stream(server, **body):
-    """The events as (name, data), framing checked."""
-    status, headers, reply = server.request("POST", "/v1/messages", {**ask(server, **body), "stream": True}, ["TE: none"])
-    assert status == 200, reply
-    assert headers["content-type"] == "text/event-stream; charset=utf-8"
-    found = []
-    for block in unchunk(reply).decode().split("\n\n"):
-        if block:
-            event, data = block.split("\n")
-            assert event.startswith("event: ") and data.startswith("data: ")
-            found.append((event[7:], json.loads(data[6:])))
-            assert found[-1][1]["type"] == found[-1][0]
-    return found
-
-
-def squeeze(names):
-    return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
+    return named_events(server, "/v1/messages", ask(server, **body))
 
 
 def add_up(events):
     """The message that a stream tells, as its readers put it together; the order of events is checked."""
-    names = squeeze([n for n, _ in events])
+    names = squeeze(events)
     assert names[0] == "message_start" and names[-2:] == ["message_delta", "message_stop"]
     assert set(names[1:-2]) <= {"content_block_start", "content_block_delta", "content_block_stop"}
     message = json.loads(json.dumps(events[0][1]["message"]))
@@ -186,7 +170,7 @@ def test_keys(start):
 
 def test_events_of_a_text(server):
     events = stream(server, ignore_eos=True)
-    assert squeeze([n for n, _ in events]) == ["message_start", "content_block_start", "content_block_delta",
+    assert squeeze(events) == ["message_start", "content_block_start", "content_block_delta",
                                                "content_block_stop", "message_delta", "message_stop"]
     start = events[0][1]["message"]
     assert start["role"] == "assistant" and start["usage"]["input_tokens"] + start["usage"]["cache_read_input_tokens"] > 0

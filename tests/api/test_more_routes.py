@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from test_answers import unchunk
+from conftest import unchunk
 
 HELLO = [{"role": "user", "content": "Hello there"}]
 OTHER = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "And you?"}]

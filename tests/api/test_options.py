@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import BINARY, TINY, events
+from conftest import BINARY, TINY, events, unchunk
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 TEXT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -16,17 +16,6 @@ def stream(server, path, body, headers=()):
     status, _, reply = server.request("POST", path, {**body, "stream": True}, ["Accept: text/event-stream", *headers])
     assert status == 200, reply
     return events(unchunk(reply))
-
-
-def unchunk(reply):
-    out = b""
-    while reply:
-        size, _, rest = reply.partition(b"\r\n")
-        n = int(size, 16)
-        if n == 0:
-            break
-        out, reply = out + rest[:n], rest[n + 2:]
-    return out
 
 
 def fails(*args, status=(1, 2)):

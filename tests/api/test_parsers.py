@@ -4,8 +4,7 @@ import json
 
 import openai
 import pytest
-from conftest import ROOT, events
-from test_answers import unchunk
+from conftest import ROOT, events, unchunk
 
 QWEN = ROOT / "tests/fixtures/models/qwen35-tiny"
 HELLO = [{"role": "user", "content": "Hello there"}]

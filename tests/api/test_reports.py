@@ -3,8 +3,7 @@ import json
 
 import pytest
 
-from conftest import events
-from test_options import unchunk
+from conftest import events, unchunk
 
 TEXT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
 

@@ -4,9 +4,8 @@ import time
 
 import openai
 import pytest
-from conftest import ROOT
+from conftest import ROOT, named_events, squeeze
 from pydantic import BaseModel
-from test_answers import unchunk
 
 QWEN = ROOT / "tests/fixtures/models/qwen35-tiny"
 WEATHER = {"type": "function", "name": "w", "description": None, "strict": False, "parameters": {
@@ -36,26 +35,9 @@ def post(server, **body):
 
 
 def stream(server, **body):
-    """The events as (name, data), framing checked."""
-    status, headers, reply = server.request("POST", "/v1/responses",
-                                            {"input": "Hello there", "seed": 1, **body, "stream": True}, ["TE: none"])
-    assert status == 200, reply
-    assert headers["content-type"] == "text/event-stream; charset=utf-8"
-    found = []
-    for block in unchunk(reply).decode().split("\n\n"):
-        if block:
-            event, data = block.split("\n")
-            assert event.startswith("event: ") and data.startswith("data: ")
-            found.append((event[7:], json.loads(data[6:])))
-            assert found[-1][1]["type"] == found[-1][0]
+    found = named_events(server, "/v1/responses", {"input": "Hello there", "seed": 1, **body})
     assert [data["sequence_number"] for _, data in found] == list(range(len(found)))
     return found
-
-
-def squeeze(events):
-    """The names of events, runs of one name as one."""
-    names = [name for name, _ in events]
-    return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
 
 
 def plain(response):

@@ -12,8 +12,7 @@ from enum import Enum
 import jsonschema
 import pydantic
 import pytest
-from conftest import BINARY, ROOT, TINY, events
-from test_answers import unchunk
+from conftest import BINARY, ROOT, TINY, events, unchunk
 
 sys.path.insert(0, str(ROOT / "tests/grammar"))
 from test_grammar import CORPUS, HOSTILE, Maker, Text  # noqa: E402
