@@ -2,6 +2,7 @@
 #ifndef SLUICE_TESTS_SERVED_H
 #define SLUICE_TESTS_SERVED_H
 
+#include "api/generation.h"
 #include "api/model.h"
 #include "fake_engine.h"
 #include "unit.h"
@@ -47,6 +48,40 @@ static inline void served_close(struct served *s)
     chat_template_free(s->template);
     tokenizer_free(s->tokenizer);
     model_file_close(s->file);
+}
+
+/* Starts a request that was read from `text`; a refusal fails the test. */
+static inline struct generation *served_start(struct served *s, struct api_request *r, const char *text,
+                                              struct api_error *e)
+{
+    if (!r)
+        fail_msg("%s: %s", text, e->message);
+    struct generation *g = generation_start(&s->model, r, clock_now(), e);
+    assert_non_null(g);
+    return g;
+}
+
+/* Steps, at most so often, and advances until the answer is complete; returns all that was written. */
+static inline char *served_finish(struct served *s, struct generation *g, int most)
+{
+    struct str out = {0};
+    int steps = 0;
+    while (!generation_advance(g, NULL, &out)) {
+        sluice_step(&s->engine);
+        assert_true(++steps < most);
+    }
+    return str_take(&out);
+}
+
+/* A whole answer, which must be JSON; frees the text. */
+static inline json_t *served_json(char *text)
+{
+    json_error_t e;
+    json_t *json = json_loads(text, 0, &e);
+    if (!json)
+        fail_msg("not JSON: %s: %s", e.text, text);
+    free(text);
+    return json;
 }
 
 #endif

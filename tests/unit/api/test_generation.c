@@ -26,23 +26,12 @@ static struct generation *start(enum api_kind kind, const char *text)
     json_t *body = fields_parse(text, strlen(text), 128, &e);
     struct api_request *r = body ? api_request_read(&served.model, kind, body, "id", false, &e) : NULL;
     json_decref(body);
-    if (!r)
-        fail_msg("%s: %s", text, e.message);
-    struct generation *g = generation_start(&served.model, r, clock_now(), &e);
-    assert_non_null(g);
-    return g;
+    return served_start(&served, r, text, &e);
 }
 
-/* Steps and advances until the answer is complete; returns all that was written. */
 static char *finish(struct generation *g)
 {
-    struct str out = {0};
-    int steps = 0;
-    while (!generation_advance(g, NULL, &out)) {
-        sluice_step(&served.engine);
-        assert_true(++steps < 1000);
-    }
-    return str_take(&out);
+    return served_finish(&served, g, 1000);
 }
 
 static char *answer(enum api_kind kind, const char *body)
@@ -55,13 +44,7 @@ static char *answer(enum api_kind kind, const char *body)
 
 static json_t *whole(enum api_kind kind, const char *body)
 {
-    char *text = answer(kind, body);
-    json_error_t e;
-    json_t *json = json_loads(text, 0, &e);
-    if (!json)
-        fail_msg("not JSON: %s: %s", e.text, text);
-    free(text);
-    return json;
+    return served_json(answer(kind, body));
 }
 
 /* The events of a stream as an array; checks the framing, and that [DONE] ends it. */

@@ -44,34 +44,19 @@ static struct api_request *read_body(const char *path, const char *text, struct 
 static struct generation *start(const char *path, const char *text)
 {
     struct api_error e = {0};
-    struct api_request *r = read_body(path, text, &e);
-    if (!r)
-        fail_msg("%s: %s", text, e.message);
-    struct generation *g = generation_start(&served.model, r, clock_now(), &e);
-    assert_non_null(g);
-    return g;
+    return served_start(&served, read_body(path, text, &e), text, &e);
 }
 
 static char *finish(struct generation *g)
 {
-    struct str out = {0};
-    int steps = 0;
-    while (!generation_advance(g, NULL, &out)) {
-        sluice_step(&served.engine);
-        assert_true(++steps < 2000);
-    }
+    char *out = served_finish(&served, g, 2000);
     generation_free(g);
-    return str_take(&out);
+    return out;
 }
 
 static json_t *whole(const char *path, const char *text)
 {
-    char *out = finish(start(path, text));
-    json_t *json = json_loads(out, 0, NULL);
-    if (!json)
-        fail_msg("not JSON: %s", out);
-    free(out);
-    return json;
+    return served_json(finish(start(path, text)));
 }
 
 /* The events of a stream as [data, …]; checks that each names its type. */
