@@ -69,4 +69,10 @@ void search_scale_min(const float *x, const float *w, int n, int hi, bool below,
 /* Sum of w (x - nearest)² for a scale and a min. */
 float fit_error(const float *x, const float *w, int n, int lo, int hi, float s, float m);
 
+static inline void store_u16(uint8_t *p, uint16_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
 #endif

@@ -6,12 +6,6 @@
 
 #include "quant/encode.h"
 
-static void store_u16(uint8_t *p, uint16_t v)
-{
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
-}
-
 static int clamp_code(float x, int lo, int hi)
 {
     return !(x > (float)lo) ? lo : x >= (float)hi ? hi : (int)round_near(x); /* NaN: lo */

@@ -4,12 +4,6 @@
 
 #include "quant/encode.h"
 
-static void store_u16(uint8_t *p, uint16_t v)
-{
-    p[0] = (uint8_t)v;
-    p[1] = (uint8_t)(v >> 8);
-}
-
 /* The three fp16 values about the best scale: rounding may cost more on one side than on the other. */
 static void fit_symmetric(const struct block_format *f, struct block_code *c, const float *x, const float *w)
 {
