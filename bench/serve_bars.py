@@ -13,84 +13,41 @@ overhead  at 32 running requests, the share of the time in which no step runs (s
 The clients are this one process (asyncio, the standard library only)."""
 import argparse
 import asyncio
-import atexit
 import json
 import random
-import re
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+from async_server import Server  # noqa: E402
+
 BUDGET = 256  # tokens a step while the gap is measured
 
 
-class Server:
+class Loaded(Server):
     def __init__(self, args, *flags):
-        self.process = subprocess.Popen(
-            [args.sluice, "serve", args.model, "--host", "127.0.0.1", "--port", "0", "--max-model-len", "8192", *flags],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-            if found:
-                self.port = int(found.group(1))
-            if "startup complete" in line:
-                break
-        else:
-            sys.exit("the server did not start")
-        atexit.register(self.process.kill)  # whatever happens here, no server stays behind
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
-
-    async def request(self, method, path, body=None, on_data=None):
-        """Returns (status, whole body); a stream's events go to on_data(text, time) as they come."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
-        data = json.dumps(body).encode() if body is not None else b""
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                     f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        await writer.drain()
-        status = int((await reader.readline()).split()[1])
-        chunked = False
-        while (line := await reader.readline()) not in (b"\r\n", b""):
-            chunked |= b"chunked" in line.lower()
-        parts = []
-        while chunked:
-            size = int((await reader.readline()) or b"0", 16)
-            if size == 0:
-                break
-            chunk = await reader.readexactly(size + 2)
-            parts.append(chunk[:-2])
-            if on_data:
-                on_data(chunk[:-2].decode(), time.monotonic())
-        if not chunked:
-            parts.append(await reader.read())
-        writer.close()
-        return status, b"".join(parts)
+        super().__init__(args.sluice, args.model, "--max-model-len", 8192, *flags)
 
     async def metric(self, name):
-        text = (await self.request("GET", "/metrics"))[1].decode()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[ {{]", line))
+        return (await self.metrics())[name]
 
     async def complete(self, prompt, n, times=None):
         """A streamed completion of exactly n tokens: (times of its tokens, cached prompt tokens, token ids)."""
         times, ids, usage = [] if times is None else times, [], {}
-
-        def on_data(text, now):
-            for event in text.split("\n\n"):
-                if event.startswith("data: {"):
-                    chunk = json.loads(event[6:])
-                    usage.update(chunk.get("usage") or {})
-                    for choice in chunk.get("choices", []):
-                        new = choice.get("token_ids") or []
-                        ids.extend(new)
-                        times.extend([now] * len(new))
-
-        status, body = await self.request("POST", "/v1/completions", {
-            "prompt": prompt, "max_tokens": n, "ignore_eos": True, "temperature": 0, "stream": True,
-            "return_token_ids": True, "stream_options": {"include_usage": True}}, on_data)
-        if status != 200 or len(ids) != n:
-            sys.exit(f"status {status}, {len(ids)} of {n} tokens: {body[-300:]!r}")
+        body = {"prompt": prompt, "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True,
+                "stream_options": {"include_usage": True}}
+        async for event in self.events("/v1/completions", body):
+            now = time.monotonic()
+            usage.update((event or {}).get("usage") or {})
+            for choice in (event or {}).get("choices", []):
+                new = choice.get("token_ids") or []
+                ids.extend(new)
+                times.extend([now] * len(new))
+        if len(ids) != n:
+            sys.exit(f"{len(ids)} of {n} tokens came")
         return times, (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), ids
 
     def stop(self):
@@ -104,7 +61,7 @@ def prompt(n):
 
 
 async def second_turn(args):
-    server = Server(args, "--enable-prompt-tokens-details")
+    server = Loaded(args, "--enable-prompt-tokens-details")
     await server.complete(prompt(64), 4)  # warm
     results = []
     for _ in range(args.repeat):
@@ -122,7 +79,7 @@ async def second_turn(args):
 
 
 async def neighbour_gap(args):
-    server = Server(args, "--max-num-batched-tokens", str(BUDGET))
+    server = Loaded(args, "--max-num-batched-tokens", str(BUDGET))
     times, _, _ = await server.complete(prompt(BUDGET), 2)
     steps = []
     for _ in range(3):  # a step that is full of prompt
@@ -152,7 +109,7 @@ async def neighbour_gap(args):
 async def goodput(args):
     """Peak: as many requests as run at once, each followed by the next. Overload: arrivals at twice that rate."""
     seqs, n_prompt, n_gen = 8, 48, 24
-    server = Server(args, "--max-num-seqs", str(seqs))
+    server = Loaded(args, "--max-num-seqs", str(seqs))
 
     async def closed_loop(total):
         left = total
@@ -181,7 +138,7 @@ async def goodput(args):
 
 async def overhead(args):
     seqs, n_gen = 32, 40
-    server = Server(args, "--max-num-seqs", str(seqs))
+    server = Loaded(args, "--max-num-seqs", str(seqs))
     await server.complete(prompt(16), 4)
     best = None
     names = ("sluice:step_seconds_total", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")

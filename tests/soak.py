@@ -10,87 +10,35 @@ first minutes, and SIGTERM drains what is left and ends with 0. Prints a line ev
 wrong token. `make test` runs it for some seconds."""
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
-import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+
+from async_server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "tests/fixtures/models/qwen35-tiny"
 KINDS = ("whole", "stream", "cut stream", "cut whole", "several")
 
 
-class Server:
-    def __init__(self, binary, model, *flags):
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", prefix="soak-")
-        self.process = subprocess.Popen([binary, "serve", str(model), "--host", "127.0.0.1", "--port", "0", *map(str, flags)],
-                                        stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        end = time.monotonic() + 60
-        while "startup complete" not in self.text():
-            if self.process.poll() is not None or time.monotonic() > end:
-                sys.exit("the server did not start:\n" + self.text())
-            time.sleep(0.02)
-        self.port = int(re.search(r"http://127\.0\.0\.1:(\d+)", self.text()).group(1))
-
-    def text(self):
-        return Path(self.log.name).read_text(errors="replace")
-
-    def resident(self):
-        """MB of memory that is really there."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        return 0
-
-    async def open(self, method, path, body=None):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
-        data = json.dumps(body).encode() if body is not None else b""
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                     f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        await writer.drain()
-        return reader, writer
-
-    async def whole(self, method, path, body=None):
-        """(status, body) of a reply that isn't streamed."""
-        reader, writer = await self.open(method, path, body)
-        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        return int(head.split()[1]), rest
-
-    async def stream(self, path, body, most):
-        """Token ids of each choice of a stream, and whether it came to its end; hangs up once `most` events came."""
-        reader, writer = await self.open("POST", path, body)
-        ids, events, done = {}, 0, False
-        while not done and events < most:
-            line = await asyncio.wait_for(reader.readline(), 300)
-            if not line:
+async def stream(server, body, most):
+    """Token ids of each choice of a stream, and whether it came to its end; hangs up once `most` events came."""
+    ids, events = {}, 0
+    async with contextlib.aclosing(server.events("/v1/completions", body)) as stream:
+        async for event in stream:
+            if event is None:
+                return ids, True
+            for choice in event["choices"]:
+                ids.setdefault(choice["index"], []).extend(choice.get("token_ids") or [])
+            events += 1
+            if events == most:
                 break
-            if line == b"data: [DONE]\n":
-                done = True
-            elif line.startswith(b"data: {"):
-                event = json.loads(line[6:])
-                if "error" in event:
-                    raise RuntimeError(event["error"])
-                events += 1
-                for choice in event["choices"]:
-                    ids.setdefault(choice["index"], []).extend(choice.get("token_ids") or [])
-        writer.close()
-        return ids, done
-
-    async def metrics(self):
-        text = (await self.whole("GET", "/metrics"))[1].decode()
-        out = {}
-        for line in text.splitlines():
-            if line and line[0] != "#":
-                name = re.split(r"[ {]", line, maxsplit=1)[0]
-                out[name] = out.get(name, 0) + float(line.split()[-1])
-        return out
+    return ids, False
 
 
 def make_jobs(rng, vocab, longest, n):
@@ -150,7 +98,7 @@ class Soak:
                     self.check(job, 0, ids_of(reply)[0], True)
             else:
                 most = rng.randrange(1, 30) if kind == "cut stream" else 1 << 30
-                ids, done = await self.server.stream("/v1/completions", {**body, "stream": True}, most)
+                ids, done = await stream(self.server, body, most)
                 if kind == "stream" and not done:
                     raise AssertionError(f"job {job}: the stream broke off")
                 for index, got in ids.items():
@@ -233,7 +181,7 @@ async def main():
             sys.exit(f"still held when all was over: {held}")
         await asyncio.sleep(0.1)
     job = max(range(len(jobs)), key=lambda i: jobs[i]["max_tokens"])
-    last = asyncio.create_task(server.stream("/v1/completions", {**jobs[job], "stream": True}, 1 << 30))
+    last = asyncio.create_task(stream(server, jobs[job], 1 << 30))
     await asyncio.sleep(0.05)
     server.process.send_signal(signal.SIGTERM)
     ids, finished = await last
